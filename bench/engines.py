@@ -19,6 +19,7 @@ from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Rules, Search, Window
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.guard import guarded_plan
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -60,7 +61,7 @@ def load(shape: str, form: str, args: argparse.Namespace, trained: bool = False)
     forms = choose_forms(preset, cache_dtype=number or None)
     dtype = getattr(torch, args.dtype)
     checkpoint = load_checkpoint(shape) if trained else weights(OFFICIAL_DIMS[shape])
-    return Model(checkpoint, torch.device(args.device), dtype, forms)
+    return Model(checkpoint, torch.device(args.device), dtype, forms, guarded_plan)
 
 
 def rules(model: Model, tokens: int | None, most: int = 0) -> Rules:

@@ -3,7 +3,7 @@
 Random decoders of width 384 (6 heads, 4 layers) whose condition numbers are set by log-spaced
 singular values. For every form, dtype and condition: the root-mean-square error of the logits
 against openai-whisper's modules in float64, as a multiple of openai-whisper's own error in that
-dtype; and the guard's error (`cache.guard.measure`), as a multiple of the baseline's. The guard's
+dtype; and the guard's error (`guard.measure`), as a multiple of the baseline's. The guard's
 margin is chosen from this table: docs/internals/numerics.md.
 
     python bench/exactness.py [--dtypes float32 bfloat16] [--conditions 3 10 30 100]
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from slimwhisper.cache import guard
+from slimwhisper import guard
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.model.model import Model
 from tests.model.test_logits import CPU, cached_logits, errors, features_like_encoder_output, texts
@@ -52,7 +52,8 @@ def main() -> None:
             row = {"condition": condition, "dtype": name, "whisper": whisper_error}
             for forms in arguments.forms:
                 cross, text = forms.split("+")
-                model = Model(Checkpoint("random", dims, state), CPU, dtype, (cross, text))
+                checkpoint = Checkpoint("random", dims, state)
+                model = Model(checkpoint, CPU, dtype, (cross, text), guard.guarded_plan)
                 error = errors(cached_logits(model, features, sequences), true)[0]
                 measured = [i.error / i.baseline_error for i in model.plan.inspections]
                 row[forms] = [error / whisper_error, max(measured, default=1.0)]

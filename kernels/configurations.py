@@ -110,16 +110,10 @@ def choose_splits(programs: int, tiles: int, concurrent: int, part: float = 0) -
     return min(range(1, max(min(tiles, MAX_SPLITS), 1) + 1), key=cost)
 
 
-def find_triton_device(
-    device: torch.device, dtype: torch.dtype, choice: str
-) -> tuple[TritonDevice | None, str]:
-    """The limits of the device that Triton runs on, or None if it is not used; and why. choice: of
-    `dispatch.CHOICES`.
-    """
-    if choice == "torch":
-        return None, "SLIMWHISPER_KERNELS=torch"
+def find_triton_device(device: torch.device, dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
+    """The limits of the device that Triton runs on, or None if it is not used; and why."""
     if device.type == "cpu":
-        return _interpreter(dtype) if choice == "triton" else (None, "the device is a CPU")
+        return _interpreter(dtype)
     if device.type != "cuda":
         return None, f"Triton is not used on {device.type}"
     # a ROCm device has numbers of another kind: its kernels are those without NVIDIA's instructions

@@ -17,7 +17,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,8 +25,10 @@ from torch import Tensor
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.attention import ALL, CacheWrite, Latent, Reads, add_norm, head_attention
 from slimwhisper.kernels.blocks import LatentBlock
-from slimwhisper.kernels.configurations import TritonDevice, find_triton_device
 from slimwhisper.kernels.cpu.library import Library, library, multiply_heads
+
+if TYPE_CHECKING:  # of a GPU
+    from slimwhisper.kernels.configurations import TritonDevice
 
 logger = logging.getLogger("slimwhisper.kernels")
 
@@ -108,7 +110,12 @@ class Kernels:
         self.device, self.dtype = device, dtype
         self.used: Counter[tuple[str, str]] = Counter()  # (operation, path): calls
         self.failures: dict[tuple[str, str], str] = {}  # (operation, path): why not any more
-        self.triton_device, self.why = find_triton_device(device, dtype, choice)
+        self.triton_device: TritonDevice | None = None
+        self.why = "the device is a CPU" if choice == "auto" else "SLIMWHISPER_KERNELS=torch"
+        if choice == "triton" or (choice == "auto" and device.type != "cpu"):
+            from slimwhisper.kernels.configurations import find_triton_device
+
+            self.triton_device, self.why = find_triton_device(device, dtype)
         self.hopper: TritonDevice | None = None  # the same, if it runs the kernel for Hopper
         compiled = choice == "auto" and device.type == "cpu"
         self.library: Library | None = library(dtype) if compiled else None

@@ -19,9 +19,8 @@ from tqdm import tqdm
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
 from slimwhisper.audio.readers import Readers
-from slimwhisper.devices import check_batch_size, choose_loaders
+from slimwhisper.devices import bucket_of, check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.loaded_model import LoadedModel
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model

@@ -17,7 +17,7 @@ from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
-    from slimwhisper.cache.guard import Inspection
+    from slimwhisper.guard import Inspection
 
 BUFFER = "encoder.positional_embedding"  # in a checkpoint, but no parameter of `whisper`'s
 
@@ -98,12 +98,12 @@ class LoadedModel:
 
         It is empty for forms that need no check.
         """
-        return self.network.plan.inspections
+        return list(self.network.plan.inspections)
 
     @property
     def fallbacks(self) -> list[str]:
         """A line of text for each form that is not exact here and was replaced in some layers."""
-        return self.network.fallbacks
+        return list(self.network.plan.fallbacks)
 
     @property
     def is_multilingual(self) -> bool:

@@ -18,7 +18,7 @@ from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
-from slimwhisper.model.model import Guard, Model, baseline_bytes
+from slimwhisper.model.model import MakePlan, Model, baseline_bytes, exact_plan
 from slimwhisper.option_group import AUDIO_WINDOWS
 from slimwhisper.text import not_one_of, parse_size
 
@@ -156,18 +156,22 @@ def load_model(
     if guard_audio is not None:
         dims = checkpoint.dims
         mel = first_window(as_waveform(guard_audio), dims.n_mels, dims.window_frames)
-    guard, int8 = Guard(strict_cache, mel), dtype == INT8
+    make_plan: MakePlan = exact_plan
+    if any(form.guarded for form in forms):
+        from slimwhisper.guard import guarded_plan
+
+        make_plan = partial(guarded_plan, mel=mel, strict=strict_cache)
     try:
-        model = Model(checkpoint, device, compute_dtype, forms, guard, int8)
+        model = Model(checkpoint, device, compute_dtype, forms, make_plan, dtype == INT8)
     except torch.OutOfMemoryError as error:
         problem = f"{checkpoint.name}: not enough memory on {device} for its weights"
         raise CheckpointError(f"{problem}; choose a smaller model, or device cpu") from error
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     if draft is not None:
-        from slimwhisper.draft_model import drafter_of, load_draft
+        from slimwhisper.drafts.draft_model import load_draft, runner_of
 
-        model.draft = partial(drafter_of, load_draft(read_any(draft), checkpoint, model))
+        model.draft = partial(runner_of, load_draft(read_any(draft), checkpoint, model))
     loaded = SlimWhisper(model)
     loaded.origin = ModelOrigin(load, read)
     return loaded

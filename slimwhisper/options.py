@@ -14,6 +14,7 @@ from slimwhisper.option_group import ModelFacts, check_names, check_rows, groups
 from slimwhisper.speakers.choice import SpeakerOptions
 from slimwhisper.subtitles import SentenceOptions
 from slimwhisper.trust import TrustOptions
+from slimwhisper.word_times.options import WordOptions
 
 if TYPE_CHECKING:
     from slimwhisper.checkpoint.settings import Setting
@@ -24,7 +25,13 @@ IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
 class Options(
-    SentenceOptions, TrustOptions, SpeakerOptions, ChannelOptions, HotWordOptions, RecordingOptions
+    SentenceOptions,
+    TrustOptions,
+    SpeakerOptions,
+    ChannelOptions,
+    HotWordOptions,
+    WordOptions,
+    RecordingOptions,
 ):
     """The options of a transcription, with the names and the defaults of `whisper`.
 

@@ -43,7 +43,7 @@ PYTHON = {
         "options.Options",
         "longform.options.SearchOptions",
         "longform.options.ThresholdOptions",
-        "longform.options.WordOptions",
+        "word_times.options.WordOptions",
         "tokens.options.LanguageOptions",
         "tokens.options.PromptOptions",
         "hot_words.options.HotWordOptions",

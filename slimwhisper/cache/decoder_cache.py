@@ -1,9 +1,9 @@
 """The caches of all layers: their forms, allocation and pages."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from slimwhisper.cache.rows import PAGE, Rows, pages_of
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import Dims
 
-if TYPE_CHECKING:  # forms that are always exact need no guard
-    from slimwhisper.cache.guard import Inspection
-
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
@@ -28,7 +25,24 @@ class CachePlan:
     kernels: Kernels = field(
         default_factory=lambda: Kernels(torch.device("cpu"), torch.float64, "torch")
     )
-    inspections: "list[Inspection]" = field(default_factory=list)  # the guard's, layer by layer
+    # the guard's: what it measured, layer by layer, and a line for each form that it replaced
+    inspections: Sequence[Any] = ()
+    fallbacks: Sequence[str] = ()
+
+    @staticmethod
+    def of(
+        state: Mapping[str, Tensor], dims: Dims, cross: str | Form = "e", self_: str | Form = "x"
+    ) -> "CachePlan":
+        """Fold every layer for two forms; weights not yet rounded.
+
+        state: OpenAI's names; matrices [out, in]. Forms that need the guard are not measured:
+        `slimwhisper.guard.guarded_plan` does.
+        """
+        crossing, inner = (
+            [fold(block, form, context) for block, context in blocks_of(state, dims, attention)]
+            for attention, form in (("cross", cross), ("self", self_))
+        )
+        return CachePlan(crossing, inner)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "CachePlan":
         """The same on a device, rounded once to a dtype."""
@@ -61,21 +75,6 @@ class CachePlan:
         """For `count` slots or rows of `length` tokens. device None: that of the weights."""
         weight = self.cross[0].query_bias
         return StoreShape(count, length, device or weight.device, weight.dtype, self.kernels)
-
-
-def fold_plan(
-    state: Mapping[str, Tensor], dims: Dims, cross: str | Form = "e", self_: str | Form = "x"
-) -> CachePlan:
-    """Fold every layer for two forms; weights not yet rounded.
-
-    state: OpenAI's names; matrices [out, in]. Forms that need the guard are not measured:
-    `slimwhisper.model.calibration.guarded_plan` does.
-    """
-    crossing, inner = (
-        [fold(block, form, context) for block, context in blocks_of(state, dims, attention)]
-        for attention, form in (("cross", cross), ("self", self_))
-    )
-    return CachePlan(crossing, inner)
 
 
 @dataclass(slots=True)

@@ -120,6 +120,23 @@ class Context:
     blocks: Sequence[Attention] = ()  # of all layers
 
 
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Of one window, or of several in a row; float32."""
+
+    features: Tensor  # [p, d]: the encoder's output
+    self_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of self-attention
+    cross_inputs: Sequence[Tensor]  # per layer: [T, d], the layer-normed input of cross-attention
+
+    def source(self, attention: str, layer: int) -> Tensor:
+        """[n, d]: from which a layer's "cross" or "self" attention makes keys and values."""
+        return self.features if attention == "cross" else self.self_inputs[layer]
+
+    def query_inputs(self, attention: str, layer: int) -> Tensor:
+        """[T, d]: from which a layer's "cross" or "self" attention makes queries."""
+        return (self.cross_inputs if attention == "cross" else self.self_inputs)[layer]
+
+
 def blocks_of(
     state: Mapping[str, Tensor], dims: Dims, attention: str
 ) -> list[tuple[Attention, Context]]:

@@ -35,8 +35,7 @@ from slimwhisper.types import Dims
 
 if TYPE_CHECKING:  # the command line starts without torch
     from slimwhisper.cache.base import CrossLayer, SelfLayer
-    from slimwhisper.cache.fold import Attention, Context, Folded
-    from slimwhisper.cache.guard import Activations
+    from slimwhisper.cache.fold import Activations, Attention, Context, Folded
 
 CACHE_DTYPES = ("fp8",)
 SUFFIX = ".safetensors"  # of the files that `slimwhisper calibrate` writes
@@ -104,6 +103,11 @@ class Form:
     def learns(self) -> bool:
         """Whether its `fold` needs what `learn` would find."""
         return bool(self.tensors) and self.learned is None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the guard has to make its plan: it inverts a weight, or learns."""
+        return self.inverse is not None or self.learns
 
     def learn(
         self, attention: str, blocks: "Sequence[Attention]", activations: "Activations"

@@ -28,6 +28,7 @@ from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.text import install_command
 from slimwhisper.tokens.vocabulary import Vocabulary
@@ -234,8 +235,8 @@ def measure(case: Case) -> dict[str, Any]:
         run = _whisper_run(checkpoint, device, dtype, clock)
     else:
         chosen = choose_forms(case.cache)
-        network = Model(checkpoint, device, dtype, chosen, int8=case.dtype == INT8)
-        forms, fallbacks = "+".join(map(str, chosen)), network.fallbacks
+        network = Model(checkpoint, device, dtype, chosen, guarded_plan, case.dtype == INT8)
+        forms, fallbacks = "+".join(map(str, chosen)), list(network.plan.fallbacks)
         model = SlimWhisper(network)
         run = _slimwhisper_run(case, model, clock)
     del checkpoint

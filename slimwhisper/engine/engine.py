@@ -19,8 +19,8 @@ from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.requests import Answer, Request, Search, Window
-from slimwhisper.engine.runner import GroupRunner, MakeDrafter, Runner
-from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
+from slimwhisper.engine.runner import GroupRunner, MakeRunner, Runner
+from slimwhisper.engine.scheduler import MAX_DRAFT, RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 
@@ -78,14 +78,14 @@ class Engine:
         search: Search | None = None,
         check_every: int | None = None,
         recorder: "Recorder | None" = None,
-        draft: MakeDrafter | None = None,
+        draft: MakeRunner | None = None,
         pages: int | None = None,
     ) -> None:
         """slots: windows decoded together; `slots` of the engine are the windows whose audio it
         holds. search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
-        draft: makes the drafter; not with beams. pages: of the text's cache; None: enough for a
-        text as long as the context in every slot.
+        draft: makes the runner of texts that are drafted; not with beams. pages: of the text's
+        cache; None: enough for a text as long as the context in every slot.
 
         Raises `OptionError` if there are fewer pages than one window's texts may need.
         """
@@ -100,11 +100,8 @@ class Engine:
         self.model, self.batch_size, self.search = model, slots, search or Search()
         self.encode_batch = choose_encode_batch(model)
         width, context = self.search.beams or 1, model.dims.n_text_ctx
-        lookahead = 0
-        if draft is not None:
-            from slimwhisper.engine.drafting import MAX_DRAFT
-
-            lookahead = MAX_DRAFT
+        assert draft is None or self.search.beams is None
+        lookahead = 0 if draft is None else MAX_DRAFT
         resumable = self.search.beams is None and model.plan.may_draft
         main_group = RowGroup(width, slots, lookahead, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
@@ -125,11 +122,7 @@ class Engine:
             self.runner = Runner(
                 model, self.slots, pages, self.search, self.encode_batch, check_every, recorder
             )
-            drafter = None
-            if draft is not None:
-                assert self.search.beams is None
-                drafter = draft(self.runner.cross, slots, self.pool.count)
-            self.runner.add(main_group, self.search.beams is not None, drafter)
+            self.runner.add(main_group, self.search.beams is not None, draft or GroupRunner)
 
     @property
     def group_runners(self) -> list[GroupRunner]:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Rules
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.memory import upload
 from slimwhisper.types import SpecialTokens
 
 NEVER = float("-inf")
@@ -45,17 +44,6 @@ class Texts(NamedTuple):
         return Texts(self.tokens, self.counts + 1, states)
 
 
-def side_by_side(moments: Sequence[Texts]) -> Texts:
-    """T moments of R texts as [R, T, ...] each."""
-    tokens, counts, states = zip(*moments, strict=True)
-    columns = {f: zip(*(state[f] for state in states), strict=True) for f in states[0]}
-    return Texts(
-        torch.stack(tokens, dim=1),
-        torch.stack(counts, dim=1),
-        {f: tuple(torch.stack(t, dim=1) for t in column) for f, column in columns.items()},
-    )
-
-
 class LogitFilter:
     """A rule for the next token. A new one is a class with these methods, in `FILTERS`.
 
@@ -65,7 +53,7 @@ class LogitFilter:
 
     Attributes:
         fixed: How many tensors, the first ones of the state, stay while a text lasts.
-        drafts: Whether texts that use the filter may be drafted by `Speculation`.
+        drafts: Whether texts that use the filter may be drafted by a `Drafter`.
         state: The state of all rows of the group, [rows, ...] each.
     """
 
@@ -353,18 +341,11 @@ def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
 
 # logits [R, V], the most likely tokens [R], and 1 for those to choose from, [V] -> tokens [R]
 Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
-BLOCK = 256  # numbers of a row that a CPU compares at once
+Chosen = tuple[Tensor, Tensor]  # tokens [R] int64, and their log-probabilities [R]
 
 
 class BonusFilter(LogitFilter):
     """A filter that gives texts bonuses, which beams are ranked with. At most one is in use."""
-
-    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
-        is_text = [0] * vocabulary.size
-        for ids in vocabulary.texts:
-            is_text[ids.start : ids.stop] = [1] * len(ids)
-        self.texts = vocabulary.texts
-        (self.is_text,) = upload(device, is_text)  # [V]: 1 or 0
 
     @abstractmethod
     def boosted(self, state: State, logits: Tensor) -> Tensor:
@@ -378,14 +359,10 @@ class BonusFilter(LogitFilter):
     def kept(self, rows: slice) -> Tensor:
         """What the texts in some rows have gained and keep if they end here: [R] float32."""
 
+    @abstractmethod
     def prefer(
-        self,
-        state: State,
-        logits: Tensor,
-        tokens: Tensor,
-        logprobs: Tensor,
-        draw: Draw | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        self, state: State, logits: Tensor, chosen: Chosen, draw: Draw | None = None
+    ) -> Chosen:
         """Return the chosen text token of each row, or one that its bonus puts above it.
 
         A token that is no text stays: bonuses do not decide where a text or a segment ends.
@@ -393,45 +370,12 @@ class BonusFilter(LogitFilter):
         Args:
             state: The state of the texts.
             logits: The logits [R, V] by which tokens were chosen; those of banned tokens are -inf.
-            tokens: The chosen tokens [R] int64.
-            logprobs: Their log-probabilities [R].
+            chosen: The chosen tokens, and their log-probabilities.
             draw: What draws tokens by logits. None means the most likely ones.
 
         Returns:
             The tokens, and their log-probabilities by the model without the bonus.
         """
-        boosted = self.boosted(state, logits)
-        if self.texts == (range(self.texts[0].stop),):
-            texts = boosted[:, : self.texts[0].stop]
-        else:
-            texts = boosted.masked_fill(self.is_text == 0, NEVER)
-        preferred = argmax(texts)
-        if draw is not None:
-            preferred = draw(boosted, preferred, self.is_text)
-        before, after, bonus, other = (
-            source.gather(1, chosen[:, None]).squeeze(1)
-            for source in (logits, boosted)
-            for chosen in (tokens, preferred)
-        )
-        changed = (self.is_text[tokens] > 0) & (preferred != tokens)
-        if draw is None:  # of equal ones, the first choice
-            changed &= other > bonus
-        gained = (after - before).masked_fill_(~changed, 0).to(logprobs.dtype)
-        return torch.where(changed, preferred, tokens), logprobs + gained
-
-
-def argmax(numbers: Tensor) -> Tensor:
-    """The index of the largest number of each row, [R, n] -> [R] int64: the first one of equals."""
-    size = numbers.shape[1] // BLOCK * BLOCK
-    if numbers.device.type != "cpu" or not size:
-        return numbers.argmax(dim=1)
-    # PyTorch's argmax takes ten times as long as its maximum
-    maxima = numbers[:, :size].unflatten(1, (-1, BLOCK)).amax(dim=2)
-    if size < numbers.shape[1]:
-        maxima = torch.cat([maxima, numbers[:, size:].amax(dim=1, keepdim=True)], dim=1)
-    index = maxima.argmax(dim=1, keepdim=True) * BLOCK + torch.arange(BLOCK)
-    index.clamp_(max=numbers.shape[1] - 1)
-    return index.gather(1, numbers.gather(1, index).argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 # in the order in which they are applied; a feature with one of its own appends it
@@ -471,11 +415,8 @@ class Filters:
         for f, setting in in_use.items():
             if f is not self.timestamps:
                 f.apply(logits, texts, setting)
-        tokens, logprobs = self.timestamps.most_likely(logits, texts, kernels)
-        bonus = bonus_of(in_use)
-        if bonus is None:
-            return tokens, logprobs
-        return bonus.prefer(texts.states[bonus], logits, tokens, logprobs)
+        chosen, bonus = self.timestamps.most_likely(logits, texts, kernels), bonus_of(in_use)
+        return chosen if bonus is None else bonus.prefer(texts.states[bonus], logits, chosen)
 
 
 def advance(

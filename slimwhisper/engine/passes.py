@@ -35,11 +35,11 @@ from torch import Tensor
 from slimwhisper.audio.threads import use_threads, usual_threads
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.rows import Rows, pages_of
+from slimwhisper.devices import bucket_of, padded, upload
 from slimwhisper.engine.filters import NEVER, Filters, Texts
 from slimwhisper.engine.requests import AcceptedPrefix, Window
 from slimwhisper.engine.scheduler import Ticket, TicketState
 from slimwhisper.kernels.dispatch import Kernels
-from slimwhisper.kernels.memory import bucket_of, padded, upload
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION

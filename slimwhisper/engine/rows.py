@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.cache.rows import PAGE, Rows, pages_of
+from slimwhisper.devices import padded
 from slimwhisper.engine.filters import Filters, InUse, Texts, advance, bonus_of
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules
 from slimwhisper.engine.scheduler import Ticket, TicketState
-from slimwhisper.kernels.memory import padded
 from slimwhisper.types import Dims, SpecialTokens
 
 # sampled tokens; the sum of their log-probabilities; their bonuses; the log-probability of each,

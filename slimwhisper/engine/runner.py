@@ -4,17 +4,17 @@ A `GroupRunner` has one row group on the device: its rows, its sampler, and its 
 CUDA graphs. The `Runner` has all of them, and the encoder.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
+from slimwhisper.cache.decoder_cache import DecoderCache, Pages
 from slimwhisper.cache.rows import DecodeStep
+from slimwhisper.devices import HeapTrimmer, bucket_of, padded, upload
 from slimwhisper.engine.filters import forbid
 from slimwhisper.engine.passes import AsyncEncoder, PromptReader, usable_draft, verify_hidden
 from slimwhisper.engine.requests import AcceptedPrefix, Alignment, Answer, Languages, Search
@@ -22,22 +22,19 @@ from slimwhisper.engine.rows import BeamSnapshot, RowState, Snapshot, StepBatch,
 from slimwhisper.engine.sampling import BeamSampler, GreedySampler, Sampler
 from slimwhisper.engine.scheduler import Move, Plan, Results, RowGroup, TextStart, Ticket
 from slimwhisper.kernels.linear import at_least_float32
-from slimwhisper.kernels.memory import HeapTrimmer, bucket_of, padded, upload
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 
 if TYPE_CHECKING:
-    from slimwhisper.engine.drafting import Drafter, Speculation
     from slimwhisper.kernels.graphs import Graphs, Recorder
 
 CHECK_EVERY = 2  # tokens between snapshots on a GPU, each evaluated when the next one is taken
 EXTENT_STEP = 128  # tokens: a graph's extent is a multiple of this
-MakeDrafter = Callable[[CrossCache, int, int], "Drafter"]  # (the cache of the audio, texts, pages)
 
 
 @dataclass(eq=False)
 class GroupRunner:
-    """Starts and steps the texts of a row group."""
+    """Starts and steps the texts of a row group, one token a step."""
 
     model: Model
     group: RowGroup
@@ -46,9 +43,10 @@ class GroupRunner:
     state: RowState
     graphs: "Graphs | None"
     prompts: PromptReader
-    speculation: "Speculation | None" = None
-    pending: Snapshot | None = None  # on a GPU, not evaluated yet
-    _batch: StepBatch | None = None  # of the present tickets; None: they have changed
+    # on a GPU, not evaluated yet
+    pending: Snapshot | None = field(default=None, init=False)
+    # of the present tickets; None: they have changed
+    _batch: StepBatch | None = field(default=None, init=False)
 
     def discard_graphs(self) -> None:
         """What was recorded reads memory, or lengths, that are not the ones to read any more."""
@@ -56,13 +54,16 @@ class GroupRunner:
             self.graphs.discard()
 
     def nbytes(self) -> int:
-        """Bytes of the texts in forms without pages, and of the drafter's cache."""
-        drafted = self.speculation.drafter.nbytes() if self.speculation else 0
-        return sum(layer.nbytes() for layer in self.cache.self_.by_row) + drafted
+        """Bytes of the texts in forms without pages."""
+        return sum(layer.nbytes() for layer in self.cache.self_.by_row)
+
+    def by_row(self) -> Sequence[Tensor]:
+        """All tensors [rows, ...]."""
+        return self.state.by_row()
 
     def move(self, moves: Sequence[Move]) -> None:
         """Move windows' rows, one window after the other; see `Move`."""
-        self._batch, speculation = None, self.speculation
+        self._batch = None
         sources: dict[int, int] = {}  # of each window that has changed, whose rows it has
         for move in moves:
             if move.saved is not None:
@@ -74,8 +75,7 @@ class GroupRunner:
         if sources:
             windows, rows = self._moved(sources)
             for tensors, (to, of) in (
-                (self.state.by_row(), rows),
-                (() if speculation is None else (speculation.texts,), rows),
+                (self.by_row(), rows),
                 (self.state.by_window(), windows),
                 (self.sampler.by_window(), windows),
             ):
@@ -175,34 +175,26 @@ class GroupRunner:
             logits = logits.repeat_interleave(width, dim=0)
         self.sampler.choose(batch, logits, fresh=True)
         _count(tickets)
-        if self.speculation is not None:
-            self.speculation.begin(batch, tickets, prompts)
+        self.begin(batch, tickets, prompts)
 
-    def step(self, tickets: Sequence[Ticket]) -> None:
-        """Decode one more token of each ticket's text; several, with drafts."""
-        began, speculation = time.perf_counter(), self.speculation
+    def begin(self, batch: StepBatch, tickets: Sequence[Ticket], prompts: Tensor) -> None:
+        """Texts have started in the rows of a batch. prompts [R, T] int64: each with its accepted
+        draft, and any padding.
+        """
+
+    def batch(self, tickets: Sequence[Ticket]) -> StepBatch:
+        """The rows of the present tickets."""
         if self._batch is None:
             self._batch = self.state.batch(0, len(tickets), tickets)
-        batch, lengths = self._batch, [t.length for t in tickets]
-        may_draft = speculation is not None and all(f.drafts for f in batch.filters)
-        drafts = speculation.draft_length(tickets) if speculation and may_draft else 0
-        batch.extent = max(lengths) + drafts
-        if speculation is None or not drafts:
-            full = self.graphs is None and min(lengths) == max(lengths)
-            self._run(batch, (), lambda batch: self._step_one(batch, full))
-            if speculation is not None:
-                speculation.record_last(batch)
-            _count(tickets)
-        else:
-            unread = speculation.unread(tickets)
-            if unread > 2:  # after steps without drafts
-                speculation.guess(batch, self.state.before_next(batch), unread, 0)
-                unread = 1
-            self._run(batch, (unread, drafts), lambda batch: speculation.run(batch, unread, drafts))
-            speculation.record(tickets, drafts)
-        if speculation is not None and speculation.draft_lengths.timed:
-            seconds = time.perf_counter() - began
-            speculation.draft_lengths.record(len(tickets), drafts, seconds)
+        return self._batch
+
+    def step(self, tickets: Sequence[Ticket]) -> None:
+        """Decode one more token of each ticket's text."""
+        batch, lengths = self.batch(tickets), [t.length for t in tickets]
+        batch.extent = max(lengths)
+        full = self.graphs is None and min(lengths) == max(lengths)
+        self.run(batch, (), lambda batch: self._step_one(batch, full))
+        _count(tickets)
 
     def _step_one(self, batch: StepBatch, full: bool) -> None:
         """Decode one token of a batch's rows, entirely on the device."""
@@ -211,12 +203,12 @@ class GroupRunner:
         logits = self.model.decoder.step(last, step, self.cache)
         self.sampler.choose(batch, logits, fresh=False)
 
-    def _run(self, batch: StepBatch, key: Sequence[int], run: Callable[[StepBatch], None]) -> None:
-        """`run`, with CUDA graphs as one that was recorded for this many windows, or for a few
+    def run(self, batch: StepBatch, key: Sequence[int], step: Callable[[StepBatch], None]) -> None:
+        """`step`, with CUDA graphs as one that was recorded for this many windows, or for a few
         more, whose rows are unused. key: what else it depends on: of drafts.
         """
         if self.graphs is None:
-            run(batch)
+            step(batch)
             return
         windows = len(batch.indices) // self.state.width
         windows = bucket_of(windows, self.group.capacity)
@@ -225,7 +217,7 @@ class GroupRunner:
 
         def body() -> None:
             padded = self.state.batch(0, windows)
-            run(
+            step(
                 replace(
                     padded,
                     extent=extent,
@@ -242,6 +234,9 @@ class GroupRunner:
 def _count(tickets: Sequence[Ticket]) -> None:
     for ticket in tickets:
         ticket.count += 1
+
+
+MakeRunner = Callable[..., GroupRunner]  # of the fields of a `GroupRunner`
 
 
 class Runner:
@@ -268,8 +263,8 @@ class Runner:
         self.group_runners: dict[RowGroup, GroupRunner] = {}
         self._steps = 0
 
-    def add(self, group: RowGroup, beams: bool = False, drafter: "Drafter | None" = None) -> None:
-        """Allocate the caches, rows and sampler of a group."""
+    def add(self, group: RowGroup, beams: bool = False, make: MakeRunner = GroupRunner) -> None:
+        """Allocate the caches, rows and sampler of a group. make: of its runner."""
         model, vocabulary = self.model, self.model.vocabulary
         rows = group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
@@ -280,19 +275,14 @@ class Runner:
             graphs = Graphs(self.recorder)
         scratch = (rows, self.pages.scratch)
         state = RowState(model.dims, model.device, group.capacity, group.width, scratch, vocabulary)
-        sampler: Sampler
-        greedy = sampler = GreedySampler(state, vocabulary.eot, model.plan.kernels)
+        sampler: Sampler = GreedySampler(state, vocabulary.eot, model.plan.kernels)
         if beams:
             skip = graphs is None and model.device.type == "cpu"
             patience = self.search.patience
             sampler = BeamSampler(state, vocabulary.eot, cache.self_, patience, skip)
         prompts = PromptReader(model, cache, self.encoder.max_batch, scratch, graphs)
-        runner = GroupRunner(model, group, cache, sampler, state, graphs, prompts)
+        runner = make(model, group, cache, sampler, state, graphs, prompts)
         self.group_runners[group] = runner
-        if drafter is not None:
-            from slimwhisper.engine.drafting import Speculation
-
-            runner.speculation = Speculation(model, cache, greedy, drafter)
 
     def nbytes(self) -> int:
         """Bytes of the caches."""

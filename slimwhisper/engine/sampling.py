@@ -105,7 +105,7 @@ class GreedySampler(Sampler):
         logprobs, bonus = log_probability(logits, tokens), bonus_of(batch.filters)
         if bonus is None:
             return tokens, logprobs
-        return bonus.prefer(texts.states[bonus], logits, tokens, logprobs, draw)
+        return bonus.prefer(texts.states[bonus], logits, (tokens, logprobs), draw)
 
 
 def waiting_times(keys: Tensor, size: int) -> Tensor:

@@ -31,6 +31,9 @@ class TicketState(Enum):
     GONE = 6
 
 
+MAX_DRAFT = 7  # tokens that may be drafted for a step
+
+
 @dataclass(slots=True)
 class DraftCounts:
     """How the drafts of a text have done; at first, as if 80 % of four tokens had been accepted."""

@@ -10,10 +10,10 @@ import torch
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.longform.words import time_words
 from slimwhisper.subtitles.cues import ends_sentence
 from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import FRAMES_PER_SECOND
+from slimwhisper.word_times.words import time_words
 
 # encoder positions of 20 ms at the end of the audio: a word that attends to them is not committed
 KNOWN_MARGIN = 20  # if the update before had it too

@@ -26,9 +26,7 @@ from slimwhisper.live.policy import TextPiece, choose_cut, committable
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.utterance import BufferText, Heard, Utterance
-from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.requests import Candidate, attempts_of, choose
-from slimwhisper.longform.words import attach_words, attention
 from slimwhisper.types import (
     FRAMES_PER_SECOND,
     HOP_SAMPLES,
@@ -38,6 +36,8 @@ from slimwhisper.types import (
     Segment,
     Word,
 )
+from slimwhisper.word_times.options import WordOptions
+from slimwhisper.word_times.words import attach_words, attention
 
 SHORT_SILENCE = SAMPLE_RATE // 4  # samples of silence after which speech may be over
 END_MARGIN = SAMPLE_RATE // 10  # samples after the speech that its last update must include
@@ -426,7 +426,7 @@ class SpeechBuffer:
         tokenizer, frames = self.utterance.tokenizer, audio.decoded_frames
         blank = Segment(0, 0, 0.0, frames / FRAMES_PER_SECOND, "", [], 0.0, 0.0, 0.0, 0.0)
         segments = [replace(blank, tokens=list(tokens)) for tokens in texts]
-        timed = attach_words(segments, update.alignment, tokenizer, RecordingOptions(), frames, 0.0)
+        timed = attach_words(segments, update.alignment, tokenizer, WordOptions(), frames, 0.0)
         earliest = round(audio.speech_start / SAMPLE_RATE, 2)  # not in the padding
 
         def in_stream(word: Word) -> Word:

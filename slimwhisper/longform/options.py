@@ -1,6 +1,6 @@
 """The options of the core.
 
-They say how windows are searched, when a text fails, and what is found of words and clips.
+They say how windows are searched, when a text fails, and which clips there are.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from slimwhisper.option_group import AUDIO_WINDOWS, ModelFacts, OptionGroup, opt
 from slimwhisper.tokens.options import LanguageOptions, PromptOptions, prefix_tokens
 
 ON_FAILURE = ("last", "best")
-WORD_TIMES = ("whisper", "fine")
-decoding, words = partial(option, section="decoding"), partial(option, section="words")
+decoding = partial(option, section="decoding")
 thresholds = partial(option, section="thresholds")
 
 
@@ -162,8 +161,6 @@ class ThresholdOptions(OptionGroup):
             and its text fails `logprob_threshold`. None means no such check. The default is 0.6.
         on_failure: Which text to keep if all temperatures fail a threshold: "last", as `whisper`
             does, or "best", the most likely one that does not repeat itself. The default is "last".
-        hallucination_silence_threshold: Silence that is longer than this many seconds is skipped
-            around text that may be invented. It needs `word_timestamps`. None skips nothing.
     """
 
     compression_ratio_threshold: float | None = thresholds(
@@ -183,12 +180,6 @@ class ThresholdOptions(OptionGroup):
         "or the most likely one that does not repeat itself (best)",
         choices=ON_FAILURE,
     )
-    hallucination_silence_threshold: float | None = thresholds(
-        None,
-        "skip silence longer than this many seconds around text that may be hallucinated; "
-        "requires --word_timestamps",
-        needs=("word_timestamps",),
-    )
 
     def check(self, model: ModelFacts) -> None:
         """Check that the model says how probable speech is.
@@ -205,38 +196,9 @@ class ThresholdOptions(OptionGroup):
             raise OptionError(f"{model.name}: {reason}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WordOptions(OptionGroup):
-    """The times of words.
-
-    `word_times` is an option of slimwhisper, all others are those of `whisper`.
-
-    Attributes:
-        word_timestamps: Whether to find the start and the end of each word. The default is False.
-        prepend_punctuations: The punctuation that belongs to the next word.
-        append_punctuations: The punctuation that belongs to the word before it.
-        word_times: Which times words have: "whisper", those of `whisper`, or "fine", closer to the
-            sound, found by attention and loudness. It needs `word_timestamps`. The default is
-            "whisper".
-    """
-
-    word_timestamps: bool = words(False, "find the start and end of each word")
-    prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
-    append_punctuations: str = words(
-        "\"'.。,，!！?？:：”)]}、", "punctuation to attach to the previous word"
-    )
-    word_times: str = words(
-        "whisper",
-        "times of words: whisper's, or fine: closer to the sound, by attention and loudness",
-        choices=WORD_TIMES,
-        needs=("word_timestamps",),
-    )
-
-
 # the fields of a later base come first
 @dataclass(frozen=True, kw_only=True)
 class RecordingOptions(
-    WordOptions,
     ThresholdOptions,
     PromptOptions,
     SpeechOptions,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
 
 
@@ -53,12 +53,26 @@ class WindowSegments:
         seek: The mel frame to continue from.
         nothing_follows: Whether the window ended with a single timestamp.
         dropped: Whether the window is discarded and decoded again from `seek`.
+        last_speech: Where its last word, or the last one before it, ends, in seconds, if words have
+            times.
     """
 
     segments: list[Segment]
     seek: int
     nothing_follows: bool
     dropped: bool = False
+    last_speech: float = 0.0
+
+    def text_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Return the tokens without timestamps, which an `Alignment` is asked for.
+
+        Args:
+            tokenizer: The tokenizer of the window's language.
+
+        Returns:
+            The tokens of all segments.
+        """
+        return tuple(text_only((t for s in self.segments for t in s.tokens), tokenizer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,8 @@ class DecodedWindow:
         mel: A function that returns its spectrogram [n_mels, 3000], padding included.
         tokenizer: The tokenizer of its language.
         before: The segments of the windows before it.
-        alignment: How its text attends to its audio, with `word_timestamps`.
+        alignment: How its text attends to its audio, if words have times and it has text.
+        last_speech: Where the last word before it ends, in seconds, if words have times.
         stop: The mel frame of the recording at which its text ends.
         language: The code of its text's language. None means that the model knows one only.
         language_probability: The probability of the language, if it was detected to be another than
@@ -82,9 +97,25 @@ class DecodedWindow:
     tokenizer: Tokenizer
     before: Sequence[Segment]
     alignment: Alignment | None = None
+    last_speech: float = 0.0
     stop: int = 0
     language: str | None = None
     language_probability: float = 1.0
+
+
+class WordPass(Protocol):
+    """What adds words to a window's segments. A function of this form is one."""
+
+    def __call__(self, cut: WindowSegments, window: DecodedWindow) -> WindowSegments:
+        """Add words to the segments of a window, or find by them that it must be decoded again.
+
+        Args:
+            cut: The segments, as the timestamps of the text cut it.
+            window: What is known of the window.
+
+        Returns:
+            The changed copy, with `last_speech`.
+        """
 
 
 class WindowPass(Protocol):
@@ -193,16 +224,18 @@ class Passes:
     """The passes of a recording, each list in the order in which they are applied.
 
     Attributes:
+        words: What adds words to a window's segments. None means that they have none.
         times: The passes that change the times of words. Segments are still as they were aligned
             then.
         windows: The passes over a window's segments, which have their numbers then.
         transcript: The passes over the finished transcript.
         dropped: The flags of segments that are left out.
-        speech: The regions with speech, samples [start, stop) in order. Nothing else is decoded.
-            None means all.
+        speech: The regions with speech, samples [start, stop) in order, of a `SpeechRecording`,
+            which decodes nothing else.
         voice: Where there may be speech, if that is known. Windows without speech are not decoded.
     """
 
+    words: WordPass | None = None
     times: list[WindowPass] = field(default_factory=list)
     windows: list[WindowPass] = field(default_factory=list)
     transcript: list[Pass] = field(default_factory=list)

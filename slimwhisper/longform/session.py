@@ -245,12 +245,10 @@ class Session:
             span, chosen.result, chosen.ratio, self.vocabulary, tokenizer, options.token_logprobs
         )
         alignment: Answer | None = None
-        if options.word_timestamps:
-            from slimwhisper.longform.words import text_tokens
-
-            text_only = text_tokens(cut.segments, tokenizer)
+        if self._passes.words is not None:
+            text = cut.text_tokens(tokenizer)
             before = tuple(tokenizer.sot_sequence_including_notimestamps)
-            alignment = (yield Align(before, text_only)) if text_only else None
+            alignment = (yield Align(before, text)) if text else None
         assert alignment is None or isinstance(alignment, Alignment)
         self._add_segments(span, chosen.result, cut, alignment)
 
@@ -258,25 +256,22 @@ class Session:
         self, span: WindowSpan, result: Decoded, cut: WindowSegments, alignment: Alignment | None
     ) -> None:
         """Add a window's segments and move on."""
-        options = self.options
-        timed, last_speech = cut, self._last_speech
-        if options.word_timestamps:
-            from slimwhisper.longform.words import last_word_end, time_segments
-
-            timed = time_segments(cut, alignment, self.tokenizer, options, span, last_speech)
-            end = last_word_end(timed.segments)
-            self._last_speech = last_speech if end is None else end
-        new, seek = timed.segments, timed.seek
         window = DecodedWindow(
             span=span,
             mel=lambda: self.mel.window(span.start, span.frames),
             tokenizer=self.tokenizer,
             before=self.segments,
             alignment=alignment,
-            stop=max(cut.seek, seek),
+            last_speech=self._last_speech,
             language=self._text_language,
             language_probability=self._language_probability,
         )
+        timed = cut
+        if self._passes.words is not None:
+            timed = self._passes.words(cut, window)
+            self._last_speech = timed.last_speech
+        new, seek = timed.segments, timed.seek
+        window = replace(window, stop=max(cut.seek, seek))
         if self._voice and cut.nothing_follows:  # so says the model
             heard = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
             seek = heard if self._voice.seconds(heard, seek) > UNHEARD else seek
@@ -290,8 +285,8 @@ class Session:
             for change in self._passes.windows:
                 new = change(new, window)
             self.segments += new
-            certain = result.temperature <= options.prompt_reset_on_temperature
-            keep = options.condition_on_previous_text and certain
+            certain = result.temperature <= self.options.prompt_reset_on_temperature
+            keep = self.options.condition_on_previous_text and certain
             self.prompts.add([t for s in new for t in s.tokens], keep)
 
 

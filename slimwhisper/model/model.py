@@ -1,36 +1,34 @@
 """A checkpoint set up for use: encoder, decoder, and a plan of caches that the guard accepted."""
 
-import logging
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages, SelfCache, fold_plan
+from slimwhisper.cache.decoder_cache import CachePlan, CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import default_heads
-from slimwhisper.errors import CacheError, OptionError
+from slimwhisper.devices import keep_heaps
+from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import indexed
-from slimwhisper.kernels.memory import keep_heaps
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.option_group import ModelFacts
 from slimwhisper.types import WHOLE, Dims
 
-logger = logging.getLogger("slimwhisper.cache")
+# the folded weights for forms of cross- and self-attention, in a dtype but not yet rounded to it
+MakePlan = Callable[[Checkpoint, tuple[Form, Form], torch.dtype], CachePlan]
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """How to check the forms that need an inverse."""
-
-    strict: bool = False  # raise if a form is not exact, instead of falling back
-    mel: Tensor | None = None  # [n_mels, 3000] of real speech to measure on; None: noise
+def exact_plan(checkpoint: Checkpoint, forms: tuple[Form, Form], dtype: torch.dtype) -> CachePlan:
+    """A `MakePlan` of forms that are exact in any dtype."""
+    assert not any(form.guarded for form in forms), "the guard makes such plans"
+    return CachePlan.of(checkpoint.state, checkpoint.dims, *forms)
 
 
 class Model:
@@ -42,15 +40,13 @@ class Model:
         device: torch.device,
         dtype: torch.dtype,
         forms: tuple[str | Form, str | Form] = ("e", "x"),
-        guard: Guard | None = None,
+        make_plan: MakePlan = exact_plan,
         int8: bool = False,
         encoder: Encoder | None = None,
     ) -> None:
-        """forms: (cross, self), or their specs; those that have learned nothing yet learn from the
-        guard's mel. guard: None means `Guard()`. int8: weights of the encoder, the MLPs and the
-        logits; on a CPU, with float32. encoder: of another model with the same weights.
-
-        Raises `CacheError` if a form is not exact and the guard is strict.
+        """forms: (cross, self), or their specs. make_plan: `guarded_plan`, for forms that need the
+        guard. int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
+        encoder: of another model with the same weights.
         """
         self.device = device = indexed(device)
         self.dtype = dtype
@@ -61,28 +57,13 @@ class Model:
         self.forms = parse_form(forms[0]), parse_form(forms[1])  # as requested
         self.int8 = int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
-        guard = guard or Guard()
-        if any(form.inverse or form.learns for form in self.forms):
-            from slimwhisper.model.calibration import guarded_plan
-
-            self.plan = guarded_plan(checkpoint, self.forms, dtype, guard.mel)
-        else:
-            self.plan = fold_plan(checkpoint.state, self.dims, *self.forms)
-        if self.fallbacks and guard.strict:
-            first = self.fallbacks[0].partition(";")[0]
-            raise CacheError(
-                f"{self.name}: {first}; choose cache slim, which is always exact, or allow the "
-                "fall-back"
-            )
-        for line in self.fallbacks:
-            logger.warning("%s: %s", self.name, line)
-        self.plan = self.plan.to(device, dtype).packed()
+        self.plan = make_plan(checkpoint, self.forms, dtype).to(device, dtype).packed()
         if not self.plan.exact_cross:  # others hold whole windows
             self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels
         self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
-        # of this model, an engine's search and slots -> what makes its drafter, if there is one
+        # of this model, an engine's search and slots -> what makes its runner, if texts are drafted
         self.draft: Callable[[Model, Any, int], Any] | None = None
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
@@ -105,21 +86,6 @@ class Model:
         if audio_window not in WHOLE and not self.plan.exact_cross:
             what = f"audio_window {audio_window}: not with cross_cache {self.forms[0]}"
             raise OptionError(f"{what}; leave one out")
-
-    @property
-    def fallbacks(self) -> list[str]:
-        """One line for each form that the guard replaced in some layers."""
-        lines = []
-        for attention in ("cross", "self"):
-            layers = [r for r in self.plan.inspections if r.attention == attention]
-            if rejected := [r for r in layers if r.fell_back]:
-                worst = max(rejected, key=lambda r: r.error)
-                lines.append(
-                    f"{attention}-attention cache {worst.form!r} is not exact in {len(rejected)} "
-                    f"of {len(layers)} layers (error up to {worst.error:.1e}, baseline "
-                    f"{worst.baseline_error:.1e}); they use {worst.used!r}, no larger"
-                )
-        return lines
 
     @property
     def compute_type(self) -> str:

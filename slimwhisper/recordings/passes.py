@@ -21,6 +21,7 @@ from slimwhisper.trust.flags import (
     with_loops,
 )
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
+from slimwhisper.word_times.options import add_words
 
 T = TypeVar("T")
 ELSEWHERE = 0.2  # seconds of speech outside all segments
@@ -83,14 +84,6 @@ def in_seconds(of_frames: Callable[[int, int], T]) -> Callable[[float, float], T
     return lambda start, end: of_frames(round(start * rate), round(end * rate))
 
 
-def add_fine_times(passes: Passes, samples: Samples, options: Options, name: str) -> None:
-    """Words begin and end where the sound does."""
-    if options.word_times == "fine":
-        from slimwhisper.recordings.fine_words import with_fine_times
-
-        passes.times.append(with_fine_times)
-
-
 def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> None:
     """What is doubtful in a window; and where there is speech, as the rest, or a window without it,
     is not decoded.
@@ -100,7 +93,7 @@ def add_flags(passes: Passes, samples: Samples, options: Options, name: str) -> 
 
         passes.speech = find_speech(samples, options)
     elif options.speech_only:
-        from slimwhisper.recordings.voice import SpeechFrames
+        from slimwhisper.voice_activity import SpeechFrames
 
         passes.voice = SpeechFrames(samples)
     passes.windows.append(partial(flag, voice=passes.voice))
@@ -171,7 +164,7 @@ def with_logprobs(segments: Sequence[Segment], before: Sequence[Segment]) -> lis
 
 # each adds its passes, if the options ask for them
 TABLE: list[Callable[[Passes, Samples, Options, str], None]] = [
-    add_fine_times,
+    add_words,
     add_flags,
     add_speakers,
     add_the_rest,

@@ -35,6 +35,10 @@ def make_recording(samples: Samples, model: Model, options: Options, name: str =
     suffix, for an RTTM file. Raises AudioError, DependencyError, OptionError.
     """
     passes = passes_of(samples, options, name)
+    if passes.speech is not None:
+        from slimwhisper.recordings.speech import SpeechRecording
+
+        return SpeechRecording(samples, model, options, passes)
     return Recording(samples, model.dims, options, model.vocabulary, passes)
 
 

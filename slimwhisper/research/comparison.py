@@ -23,16 +23,15 @@ from slimwhisper.audio.headers import Selection, is_hidden
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.threads import set_threads
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache, fold_plan
-from slimwhisper.cache.fold import blocks_of
+from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.fold import Activations, blocks_of
 from slimwhisper.cache.forms import Form, parse_form
-from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights
-from slimwhisper.model.calibration import record_activations
+from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.model.model import Model
 from slimwhisper.research.cache_file import as_stored, read_forms
 from slimwhisper.research.pairs import FormPair, MeasuredCache
@@ -229,7 +228,7 @@ class Comparison:
 
         Raises ValueError for settings that the model cannot have.
         """
-        plan = fold_plan(self.checkpoint.state, self.checkpoint.dims, *self.forms(pair))
+        plan = CachePlan.of(self.checkpoint.state, self.checkpoint.dims, *self.forms(pair))
         return self._sizes(plan.to(self.device, self.dtype))
 
     def measure(self, pair: FormPair) -> MeasuredCache:
@@ -275,7 +274,7 @@ class Comparison:
 
     def _model(self, pair: FormPair) -> SlimWhisper:
         forms, where = self.forms(pair), (self.device, self.dtype)
-        return SlimWhisper(Model(self.checkpoint, *where, forms, int8=self.int8))
+        return SlimWhisper(Model(self.checkpoint, *where, forms, guarded_plan, self.int8))
 
     def _sizes(self, plan: CachePlan) -> tuple[int, int]:
         dims, meta = self.checkpoint.dims, torch.device("meta")

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from slimwhisper.cache.fold import blocks_of
 from slimwhisper.cache.forms import PRESETS, names_of, parse_form
-from slimwhisper.cache.guard import MARGIN, Inspection, inspect_block
 from slimwhisper.cache.rows import pages_of
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import Setting
@@ -29,7 +28,7 @@ from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
-from slimwhisper.model.calibration import record_activations
+from slimwhisper.guard import MARGIN, Inspection, inspect_block, record_activations
 from slimwhisper.text import human_size
 from slimwhisper.types import Dims
 

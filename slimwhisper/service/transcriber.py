@@ -20,11 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from slimwhisper.devices import choose_batch_size
+from slimwhisper.devices import bucket_of, choose_batch_size
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import SlimWhisperError, plain_error
-from slimwhisper.kernels.memory import bucket_of
 from slimwhisper.model.model import Model
 from slimwhisper.service.shared_engine import FairLock, SharedEngine, Submission, next_turn
 from slimwhisper.service.source import Event, Failed, SessionSource, Stepped

@@ -12,9 +12,8 @@ import slimwhisper
 from slimwhisper import voice_activity as vad
 from slimwhisper.audio.threads import usual_threads
 from slimwhisper.errors import DependencyError
-from slimwhisper.longform.recording import pack_regions
-from slimwhisper.recordings.voice import SpeechFrames
-from slimwhisper.voice_activity import FRAME, speech_regions
+from slimwhisper.recordings.speech import pack_regions
+from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions
 from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 

@@ -12,9 +12,8 @@ from slimwhisper.cache.forms import X8, choose_forms
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.kernels.attention import Latent
-from slimwhisper.model.calibration import record_activations
-from slimwhisper.model.model import Model
 from tests.support.cache_forms import (
     CPU,
     FRAMES,
@@ -97,9 +96,9 @@ def test_columns_that_hardly_change_cost_nothing_without_their_mean() -> None:
 
 def test_a_model_learns_the_means_of_its_texts(digits_path: Path) -> None:
     checkpoint = load_checkpoint(digits_path)
-    model = Model(checkpoint, CPU, torch.float32, choose_forms(cache_dtype="fp8"))
+    plan = guarded_plan(checkpoint, choose_forms(cache_dtype="fp8"), torch.float32)
     expected = [x.mean(dim=0) for x in record_activations(checkpoint).self_inputs]
-    for folded, mean in zip(model.plan.self_, expected, strict=True):
+    for folded, mean in zip(plan.self_, expected, strict=True):
         torch.testing.assert_close(folded.offset, mean)
 
 

@@ -20,6 +20,7 @@ from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims
 from tests.support.checkpoints import (
@@ -166,7 +167,7 @@ def test_output_matrix_of_its_own(
     tied = whisper_logits(reference, text, features[0])
     wanted = hidden[0][0] @ whole[OUTPUT].double().T
     assert (tied - wanted).abs().max() > 1
-    model = Model(found, CPU, torch.float64, forms)
+    model = Model(found, CPU, torch.float64, forms, guarded_plan)
     logits = model.logits(torch.tensor([text]), features)[0]
     assert (logits - wanted).abs().max() < 1e-10 * wanted.abs().max()
 

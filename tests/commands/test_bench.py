@@ -17,7 +17,7 @@ from slimwhisper.commands.measurement import Case, Memory, measure
 from slimwhisper.commands.parsers import BATCHES
 from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.errors import OptionError, SlimWhisperError
-from slimwhisper.model.model import Model
+from slimwhisper.guard import guarded_plan
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import RunCLI, die
 
@@ -150,7 +150,7 @@ def test_random_checkpoint() -> None:
     assert torch.equal(one.state[name], same.state[name])
     assert not torch.equal(one.state[name], other.state[name])
     for forms in PRESETS.values():
-        assert Model(one, CPU, torch.bfloat16, forms).fallbacks == []
+        assert not guarded_plan(one, forms, torch.bfloat16).fallbacks
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")

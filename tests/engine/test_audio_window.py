@@ -37,7 +37,7 @@ def test_a_window_of_its_own_length(
     forms: tuple[str, str], search: Search | None, temperatures: Sequence[float]
 ) -> None:
     model = short_model(forms=forms)
-    assert not model.fallbacks
+    assert not model.plan.fallbacks
     for window in cut(short_windows(6, temperatures=temperatures)):
         assert window.mel is not None
         shorter = model.shortened(window.mel.shape[1] // MEL_FRAMES_PER_POSITION)

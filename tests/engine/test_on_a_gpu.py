@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from slimwhisper.draft_model import DraftModel
+from slimwhisper.drafts.draft_model import DraftModel
+from slimwhisper.drafts.speculation import SpeculativeRunner
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.hot_words.filter import hot_words
@@ -68,18 +70,14 @@ def test_a_draft_model_with_graphs() -> None:
     expected = answers(Engine(made(("e", "x"), CPU), 2), asked)
     with pretend_cuda(count=2):
         model = made(("e", "x"))
-
-        def draft(cross, rows, pages):  # type: ignore[no-untyped-def]
-            drafter = DraftModel(model, model, cross, rows, pages)
-            drafter.cost = 0.01
-            return drafter
-
-        engine = Engine(model, 2, draft=draft)
-        assert_same_answers(answers(engine, asked), expected)
+        drafter = partial(DraftModel, model, model)
+        engine = Engine(model, 2, draft=partial(SpeculativeRunner, make_drafter=drafter))
         (runner,) = engine.group_runners
+        assert isinstance(runner, SpeculativeRunner)
+        runner.draft_lengths.cost = 0.01
+        assert_same_answers(answers(engine, asked), expected)
         assert runner.graphs is not None and runner.graphs.replays and not runner.graphs.failure
-        assert runner.speculation is not None
-        drafted = runner.speculation.acceptance
+        drafted = runner.acceptance
     assert drafted.accepted == drafted.drafted > 0
 
 

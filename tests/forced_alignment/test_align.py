@@ -16,8 +16,8 @@ from slimwhisper.cli import main
 from slimwhisper.engine.requests import Alignment
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import DecodedWindow, WindowSpan
-from slimwhisper.recordings.fine_words import with_fine_times
 from slimwhisper.types import Segment, Word
+from slimwhisper.word_times.fine import with_fine_times
 from tests.support.paths import SAMPLES, SHARED
 from tests.support.spoken import EXPECTED, sequence, spoken_words
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.engine.filters import argmax
-from slimwhisper.hot_words.filter import HotWordFilter, hot_words
+from slimwhisper.hot_words.filter import HotWordFilter, argmax, hot_words
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from tests.support.fuzz import examples

@@ -11,10 +11,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from slimwhisper.devices import bucket_of
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_of
-from slimwhisper.kernels.memory import bucket_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
 from tests.support.windows import SEARCHES, assert_same, decode, random_model, run, windows

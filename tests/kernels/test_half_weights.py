@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.fold import Folded
 from slimwhisper.commands.random_weights import random_checkpoint
+from slimwhisper.guard import guarded_plan
 from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
@@ -53,7 +54,7 @@ def test_operators_that_are_watched() -> None:
 def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrices of a checkpoint in float16 stay so, and texts and scores are the same."""
     checkpoint = random_checkpoint(DIMS)
-    model = Model(checkpoint, CPU, torch.float32, forms)
+    model = Model(checkpoint, CPU, torch.float32, forms, guarded_plan)
     decoder = model.decoder
     parts = [part for block in decoder.blocks for part in block.mlp.parts]
     kept = {matrix_of(layer.weight).dtype for part in parts for layer in part}
@@ -67,7 +68,7 @@ def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Non
     found = decode(model, windows(3), 2)
     for name in ("kernels.linear", "cache.fold", "model.decoder"):
         monkeypatch.setattr(f"slimwhisper.{name}.in_half", Tensor.contiguous)
-    plain = Model(checkpoint, CPU, torch.float32, forms)
+    plain = Model(checkpoint, CPU, torch.float32, forms, guarded_plan)
     assert matrix_of(plain.decoder.head).dtype == torch.float32
     assert found == decode(plain, windows(3), 2)
 

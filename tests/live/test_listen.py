@@ -17,6 +17,7 @@ import torch
 import slimwhisper
 from slimwhisper import voice_activity as vad
 from slimwhisper.api import SlimWhisper
+from slimwhisper.drafts.speculation import SpeculativeRunner
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.speech_buffer import UpdateDecoding
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
@@ -90,10 +91,10 @@ def test_a_draft_changes_nothing(tmp_path: Path, digits: SlimWhisper, audio: np.
     expected, found = (texts_of(list(m.live([audio[:44_000]], **SHORT))) for m in (digits, drafted))
     assert found == expected
     engine = drafted.shortened(SHORT["window"]).transcriber.engines[-1]
-    speculation = engine.group_runners[0].speculation
-    assert speculation is not None
-    assert speculation.acceptance.drafted >= speculation.acceptance.accepted > 0
-    assert speculation.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
+    runner = engine.group_runners[0]
+    assert isinstance(runner, SpeculativeRunner)
+    assert runner.acceptance.drafted >= runner.acceptance.accepted > 0
+    assert runner.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
 
 
 def test_updates_as_long_as_their_audio(

@@ -18,6 +18,7 @@ from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
+from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.engine.requests import Window
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
@@ -25,7 +26,7 @@ from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 cross, own, slots = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dims = tiny_dims(width=384, heads=6, text_layers=4, multilingual=False)
 checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
-model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own))
+model = Model(checkpoint, torch.device("cpu"), torch.float32, (cross, own), guarded_plan)
 tokenizer = get_tokenizer(dims)
 rules = make_rules(dims, Options(sample_len=6))
 encoded = torch.randn(1500, 384, generator=torch.Generator().manual_seed(0))

@@ -16,8 +16,8 @@ from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.model import decoder
-from slimwhisper.model.calibration import record_activations
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Residual
@@ -107,10 +107,8 @@ class Case:
 
     def model(self, dtype: torch.dtype, forms: tuple[str, str]) -> Model:
         # what the guard measures on is the same for every form and dtype: recorded once
-        with patch(
-            "slimwhisper.model.calibration.record_activations", return_value=self.activations
-        ):
-            return Model(self.checkpoint, CPU, dtype, forms)
+        with patch("slimwhisper.guard.record_activations", return_value=self.activations):
+            return Model(self.checkpoint, CPU, dtype, forms, guarded_plan)
 
     def features(self, dtype: torch.dtype) -> Tensor:
         frames = 200 if dtype == torch.float16 else self.frames
@@ -153,7 +151,7 @@ def test_every_form_at_official_shapes(
     # every form, and at the larger shape some; the last two mix them once more
     for forms in FORMS[: -2 : 5 if shape == LARGE else 2]:
         model = case.model(dtype, forms)
-        assert not model.fallbacks, "well-conditioned weights need no fall-back"
+        assert not model.plan.fallbacks, "well-conditioned weights need no fall-back"
         result = cached_logits(model, case.features(dtype), case.texts)
         assert_within_rule(result, plain, true)
 
@@ -231,10 +229,10 @@ def test_without_the_guard_the_rule_would_break(
     """So the guard acts where it must: unguarded, option 1 is not exact on these weights."""
     case = conditioned(condition)
     plain, true = case.references(dtype)
-    monkeypatch.setattr("slimwhisper.cache.guard.MARGIN", float("inf"))
-    monkeypatch.setattr("slimwhisper.cache.guard.fits_dtype", lambda *_: True)
+    monkeypatch.setattr("slimwhisper.guard.MARGIN", float("inf"))
+    monkeypatch.setattr("slimwhisper.guard.fits_dtype", lambda *_: True)
     model = case.model(dtype, PRESETS["option1"])
-    assert not model.fallbacks
+    assert not model.plan.fallbacks
     result = cached_logits(model, case.features(dtype), case.texts)
     unguarded, whispers = errors(result, true)[0], errors(plain, true)[0]
     assert not unguarded <= 2 * whispers
@@ -291,7 +289,7 @@ def test_some_positions_of_a_prompt(forms: tuple[str, str]) -> None:
     """
     dims = tiny_dims()
     checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
-    model = Model(checkpoint, CPU, torch.float64, forms)
+    model = Model(checkpoint, CPU, torch.float64, forms, guarded_plan)
     features = features_like_encoder_output(2, 30, dims.n_audio_state).double()
     tokens, positions = torch.tensor(texts(8)[3:8:4]), torch.tensor([[0, 11], [7, 15]])
     rows, found, flops = Rows.of(torch.arange(2)), list[Tensor](), list[int]()

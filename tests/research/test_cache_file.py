@@ -19,8 +19,8 @@ from slimwhisper.cli import build_parser
 from slimwhisper.disk import WHOLE_TENSOR, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.guard import guarded_plan
 from slimwhisper.jobs.journal import identify_caches
-from slimwhisper.model.calibration import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.research.cache_file import (
     MAX_MEASURED,
@@ -90,7 +90,7 @@ def test_what_was_learned_comes_back(first: str, path: Path) -> None:
         assert torch.equal(ours["rotation"], before["rotation"].float().double())
         assert torch.equal(ours["rotation"], again["rotation"])
     model = Model(CHECKPOINT, CPU, torch.float32, (cross, self_))
-    assert model.plan.inspections == [] and model.plan.cross[0].form is cross
+    assert not model.plan.inspections and model.plan.cross[0].form is cross
 
 
 def test_digest_of_weights() -> None:

@@ -24,6 +24,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import make_options
+from slimwhisper.recordings.speech import SpeechRecording
 from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service import transcriber as module
 from slimwhisper.service.shared_engine import Submission
@@ -336,9 +337,8 @@ SEARCH = search_of(OPTIONS)
 SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
-def recording(seconds: float, seed: int, passes: Passes | None = None, **options: Any) -> Recording:
-    chosen = make_options(FACTS, **QUICK, temperature=0.0, **options)
-    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, chosen, passes=passes)
+def recording(seconds: float, seed: int) -> Recording:
+    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, OPTIONS)
 
 
 def call_of(network: Model, slots: int) -> Call:
@@ -401,7 +401,9 @@ def test_a_gpu_encodes_ahead_for_a_batch() -> None:
 def test_pieces_of_one_recording_leave_room_for_others(network: Model) -> None:
     regions = [(i * 320_000, i * 320_000 + 256_000) for i in range(5)]  # two are over 30 s
     call = call_of(network, 2)
-    submit(call, "pieces", recording(100, 1, Passes(speech=regions), parallel=True))
+    whole, passes = ArraySamples(noise_bursts(100, 1)), Passes(speech=regions)
+    options = make_options(FACTS, **QUICK, temperature=0.0, parallel=True)
+    submit(call, "pieces", SpeechRecording(whole, network, options, passes))
     call.transcriber.step()
     submit(call, "short", recording(20, 3))
     assert [source for source, _ in run(call)] == ["short", "pieces"]

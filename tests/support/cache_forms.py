@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Attention, blocks_of, fold
+from slimwhisper.cache.fold import Activations, Attention, blocks_of, fold
 from slimwhisper.cache.forms import parse_form
-from slimwhisper.cache.guard import Activations
 from slimwhisper.research.forms.keyformer import gumbel
 from tests.support import papers
 from tests.support.checkpoints import random_state, tiny_dims

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
+from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.session import Session
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
-from slimwhisper.recordings.voice import SpeechFrames
 from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import SAMPLE_RATE, Dims
-from slimwhisper.voice_activity import FRAME
+from slimwhisper.voice_activity import FRAME, SpeechFrames
+from slimwhisper.word_times.options import add_words
 from tests.support.checkpoints import tiny_dims
 
 DIMS = tiny_dims(multilingual=False)
@@ -58,6 +59,7 @@ def session(
 ) -> Session:
     chosen = Options(**options)  # type: ignore[arg-type]
     passes = Passes(windows=[partial(flag, voice=voice)], voice=voice)
+    add_words(passes, ArraySamples(np.zeros(0, np.float32)), chosen, "")
     return Session(Frames(seconds, chosen.audio_window), dims, chosen, passes=passes)
 
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from slimwhisper.cache import forms
 from slimwhisper.cache.base import CrossStore, StoreShape
-from slimwhisper.cache.fold import Attention, Context, Folded
-from slimwhisper.cache.guard import Activations
+from slimwhisper.cache.fold import Activations, Attention, Context, Folded
 from slimwhisper.cache.latent import LatentCross, LatentStore
 from slimwhisper.types import Dims
 

@@ -23,9 +23,10 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
+from slimwhisper.guard import guarded_plan
 from slimwhisper.hot_words.filter import hot_words
 from slimwhisper.longform.requests import make_rules
-from slimwhisper.model.model import Guard, Model
+from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Dims
@@ -61,8 +62,8 @@ def random_model(
     dtype: torch.dtype = torch.float32,
 ) -> Model:
     checkpoint = Checkpoint("random", dims, random_state(dims, seed))
-    guard = None if dims == DIMS else Guard(mel=mel(0, dims))
-    return Model(checkpoint, device, dtype, forms, guard, int8=int8)
+    make_plan = partial(guarded_plan, mel=None if dims == DIMS else mel(0, dims))
+    return Model(checkpoint, device, dtype, forms, make_plan, int8)
 
 
 SEED = 3  # whose texts are long, and differ

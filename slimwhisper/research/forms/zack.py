@@ -23,9 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
-from slimwhisper.cache.fold import Attention, Context, Folded
+from slimwhisper.cache.fold import Activations, Attention, Context, Folded
 from slimwhisper.cache.forms import Form
-from slimwhisper.cache.guard import Activations
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import linear
 from slimwhisper.research.forms.groups import per_row

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.requests import Window
-from slimwhisper.model.model import Guard, Model
+from slimwhisper.guard import guarded_plan
+from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 from tests.support.windows import windows
@@ -25,8 +27,9 @@ def made(
     """A random model whose guard hears a window as short as ours."""
     dims = replace(tiny_dims(multilingual=False, text_layers=layers), n_audio_ctx=FRAMES)
     checkpoint = Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
-    model = Model(checkpoint, device, dtype, forms, Guard(mel=requests(1)[0].mel))
-    assert not model.fallbacks
+    make_plan = partial(guarded_plan, mel=requests(1)[0].mel)
+    model = Model(checkpoint, device, dtype, forms, make_plan)
+    assert not model.plan.fallbacks
     return model
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from slimwhisper.kernels import memory
+from slimwhisper import devices
 from slimwhisper.model.model import Model
 from tests.support.windows import random_model
 
 FAULTS = """
 import resource
-from slimwhisper.kernels.memory import keep_heaps
+from slimwhisper.devices import keep_heaps
 keep_heaps()
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -30,7 +30,7 @@ def test_freed_memory_is_not_fetched_again() -> None:
     """The third time no page of it is; with a user's own settings, all."""
 
     def faults(**settings: str) -> int:
-        known = {k: v for k, v in os.environ.items() if k not in memory.SETTINGS}
+        known = {k: v for k, v in os.environ.items() if k not in devices.SETTINGS}
         command = [sys.executable, "-c", FAULTS]
         done = subprocess.run(command, env=known | settings, capture_output=True, check=True)
         return int(done.stdout)
@@ -42,26 +42,26 @@ def test_freed_memory_is_not_fetched_again() -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """Those of mallopt."""
     made: list[tuple[int, int]] = []
-    for name in memory.SETTINGS:
+    for name in devices.SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
     def function(name: str) -> object:
         return (lambda *option: made.append(option)) if name == "mallopt" else None
 
-    monkeypatch.setattr(memory, "_glibc", function)
-    memory.keep_heaps.cache_clear()
+    monkeypatch.setattr(devices, "_glibc", function)
+    devices.keep_heaps.cache_clear()
     yield made
-    memory.keep_heaps.cache_clear()
+    devices.keep_heaps.cache_clear()
 
 
 def test_a_model_sets_it_once(calls: list[tuple[int, int]]) -> None:
     assert isinstance(random_model(), Model) and isinstance(random_model(), Model)
-    assert calls == [memory.TRIM_THRESHOLD, memory.MMAP_THRESHOLD]
+    assert calls == [devices.TRIM_THRESHOLD, devices.MMAP_THRESHOLD]
 
 
 def test_another_c_library(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """It has neither function, and nothing is set or trimmed."""
-    monkeypatch.setattr(memory, "_glibc", lambda _: None)
-    memory.keep_heaps()
-    memory.HeapTrimmer().trim()
+    monkeypatch.setattr(devices, "_glibc", lambda _: None)
+    devices.keep_heaps()
+    devices.HeapTrimmer().trim()
     assert not calls

@@ -7,7 +7,7 @@ functions are its steps.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.longform.passes import WindowSegments, WindowSpan
+from slimwhisper.longform.passes import DecodedWindow, WindowSegments, WindowSpan
 from slimwhisper.tokens.vocabulary import Tokenizer, text_only
 from slimwhisper.types import FRAMES_PER_SECOND, MEL_FRAMES_PER_POSITION, Segment, Word
+from slimwhisper.word_times.options import WordOptions
 
 _MEDIAN_WIDTH = 7  # encoder positions
 _SENTENCE_ENDS = ".。!！?？"
@@ -40,28 +40,25 @@ class WordTiming:
 
 
 def time_segments(
-    cut: WindowSegments,
-    alignment: Alignment | None,
-    tokenizer: Tokenizer,
-    options: RecordingOptions,
-    span: WindowSpan,
-    last_speech: float,
+    options: WordOptions, cut: WindowSegments, window: DecodedWindow
 ) -> WindowSegments:
-    """Add words to a window's segments, skip hallucinations, and find where the next one starts.
-
-    `alignment` is None if they have no text tokens. `last_speech`: seconds, before the window.
-    """
-    segments = attach_words(cut.segments, alignment, tokenizer, options, span.frames, last_speech)
+    """Add words to a window's segments, skip hallucinations, and find where the next one starts."""
+    span, last_speech = window.span, window.last_speech
+    segments = attach_words(
+        cut.segments, window.alignment, window.tokenizer, options, span.frames, last_speech
+    )
     threshold, seek = options.hallucination_silence_threshold, cut.seek
     if not cut.nothing_follows:
         seek = _after_last_word(segments, span, threshold, seek)
     if threshold is not None:
         start = leading_silence(segments, span, threshold)
         if start is not None:
-            return replace(cut, segments=[], seek=start, dropped=True)
+            return replace(cut, segments=[], seek=start, dropped=True, last_speech=last_speech)
         segments, start = before_hallucination(segments, span, threshold, last_speech)
         seek = seek if start is None else start
-    return replace(cut, segments=segments, seek=seek)
+    end = last_word_end(segments)
+    last_speech = last_speech if end is None else end
+    return replace(cut, segments=segments, seek=seek, last_speech=last_speech)
 
 
 def _after_last_word(
@@ -163,11 +160,6 @@ def last_word_end(segments: Sequence[Segment]) -> float | None:
     return segments[-1].end if segments else None
 
 
-def text_tokens(segments: Iterable[Segment], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The segments' tokens without timestamps: the text that their `Alignment` covers."""
-    return tuple(text_only((t for segment in segments for t in segment.tokens), tokenizer))
-
-
 def attention(alignment: Alignment, frames: int) -> torch.Tensor:
     """[len(text) + 1, p] floating: the attention of each text token, and of <|endoftext|>, to the
     window's positions with audio; over all alignment heads, filtered as in `whisper`.
@@ -267,7 +259,7 @@ def attach_words(
     segments: Sequence[Segment],
     alignment: Alignment | None,
     tokenizer: Tokenizer,
-    options: RecordingOptions,
+    options: WordOptions,
     frames: int,
     last_speech: float,
 ) -> list[Segment]:
@@ -289,7 +281,7 @@ def attach_words(
     rest = deque(timings)
     result = []
     for segment in segments:
-        words = _pop_words(rest, len(text_tokens([segment], tokenizer)), offset)
+        words = _pop_words(rest, len(text_only(segment.tokens, tokenizer)), offset)
         result.append(_fit(segment, words, median, last_speech))
         if words:
             last_speech = result[-1].end

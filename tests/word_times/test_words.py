@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from whisper.utils import get_end
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform import words
-from slimwhisper.longform.words import WordTiming, attach_words, last_word_end, text_tokens, warp
+from slimwhisper.longform.passes import WindowSegments
 from slimwhisper.options import Options
 from slimwhisper.types import Segment
+from slimwhisper.word_times import words
+from slimwhisper.word_times.words import WordTiming, attach_words, last_word_end, warp
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, LANGUAGES, as_dicts, random_text, segment, tokenizer
 
@@ -115,7 +116,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
     language = rng.choice(LANGUAGES)
     seek = rng.choice([0, rng.randint(0, 100_000)])
     segments = random_segments(rng, language, seek)
-    text = text_tokens(segments, tokenizer(language))
+    text = WindowSegments(segments, 0, False).text_tokens(tokenizer(language))
     frames = rng.choice([3000, rng.randint(50, 3000)])
     model, alignment = scripted(rng, text, frames)
     last_speech = seek / 100 - rng.choice([0, rng.uniform(0, 30)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,19 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
-from slimwhisper.draft_model import DraftModel, load_draft
-from slimwhisper.engine.drafting import (
-    MAX_DRAFT,
+from slimwhisper.drafts.draft_model import DraftModel, load_draft
+from slimwhisper.drafts.speculation import (
     TIMED_FIRST,
-    Acceptance,
     Choose,
     DraftContext,
     Drafter,
     DraftLengthController,
+    SpeculativeRunner,
     expected_tokens,
 )
 from slimwhisper.engine.engine import Engine, make_engine
 from slimwhisper.engine.requests import Answer, Decoded, Request, Search, Window
+from slimwhisper.engine.scheduler import MAX_DRAFT
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.jobs.flags import options_of
 from slimwhisper.model.model import Model
@@ -91,37 +92,30 @@ def plain(model: Model, windows: list[Window]) -> list[Decoded]:
     return decode(model, windows, 3)
 
 
-class Speculation:
-    """Windows decoded with a drafter: all answers, the acceptance counts, and the drafter."""
+def speculate(
+    model: Model,
+    windows: Sequence[Window],
+    slots: int,
+    drafter: Drafter | None = None,
+    draft: Model | None = None,
+    then: Callable[[int, Answer], Request | None] = lambda *_: None,
+    timed: bool = True,
+) -> tuple[list[Decoded], SpeculativeRunner]:
+    """Windows decoded with a drafter: all texts, and the runner. draft: the model of the drafter.
+    timed: whether times decide on draft lengths.
+    """
 
-    def __init__(
-        self,
-        model: Model,
-        windows: Sequence[Window],
-        slots: int,
-        drafter: Drafter | None = None,
-        draft: Model | None = None,
-        then: Callable[[int, Answer], Request | None] = lambda *_: None,
-        timed: bool = True,
-    ) -> None:
-        """draft: the model of the drafter. timed: whether times decide on draft lengths."""
+    def make(*arguments: Any) -> Drafter:
+        return drafter or DraftModel(draft or model, model, *arguments)
 
-        def make(cross: Any, rows: int, pages: int) -> Drafter:
-            if drafter is not None:
-                return drafter
-            made = DraftModel(draft or model, model, cross, rows, pages)
-            made.cost = 0.01
-            return made
-
-        engine = Engine(model, slots, draft=make)
-        (self.runner,) = engine.group_runners
-        assert self.runner.speculation is not None
-        self.runner.speculation.draft_lengths.timed &= timed
-        done = run(engine, dict(enumerate(windows)), then)
-        answers = [done[i][0] for i in range(len(done))]
-        self.texts = [answer for answer in answers if isinstance(answer, Decoded)]
-        self.stats: Acceptance = self.runner.speculation.acceptance
-        self.drafter: Any = self.runner.speculation.drafter
+    engine = Engine(model, slots, draft=partial(SpeculativeRunner, make_drafter=make))
+    (runner,) = engine.group_runners
+    assert isinstance(runner, SpeculativeRunner)
+    runner.draft_lengths.timed &= timed
+    runner.draft_lengths.cost = 0.01
+    done = run(engine, dict(enumerate(windows)), then)
+    answers = [done[i][0] for i in range(len(done))]
+    return [answer for answer in answers if isinstance(answer, Decoded)], runner
 
 
 @pytest.mark.parametrize(
@@ -139,16 +133,12 @@ def test_the_same_texts_wherever_it_is_wrong(
 ) -> None:
     """Beside a text whose guesses are never right, the others end as early as without it."""
     done: list[int] = []
-    found = Speculation(
-        model,
-        windows,
-        3,
-        Guesses(windows, plain, wrong),
-        timed=False,
-        then=lambda tag, _: done.append(tag),
+    guesses = Guesses(windows, plain, wrong)
+    texts, runner = speculate(
+        model, windows, 3, guesses, timed=False, then=lambda tag, _: done.append(tag)
     )
-    assert_same(found.texts, plain)
-    stats, every = found.stats, [wrong(t, i) for t in range(6) for i in range(LENGTH)]
+    assert_same(texts, plain)
+    stats, every = runner.acceptance, [wrong(t, i) for t in range(6) for i in range(LENGTH)]
     assert stats.drafted and stats.accepted <= stats.drafted
     if not any(every):
         assert stats.accepted == stats.drafted
@@ -167,14 +157,15 @@ def test_a_model_drafts_on_the_same_encoder_output(
     """
     other = model if forms == ("e", "x") else short_model(forms=forms)
     expected = decode(other, windows, 2)
-    found = Speculation(other, windows, 2, draft=model)
-    assert_same(found.texts, expected)
-    assert found.stats.accepted > 0.9 * found.stats.drafted > 0
-    cross = found.drafter.cache.cross
+    texts, runner = speculate(other, windows, 2, draft=model)
+    assert_same(texts, expected)
+    stats, drafter = runner.acceptance, runner.drafter
+    assert stats.accepted > 0.9 * stats.drafted > 0 and isinstance(drafter, DraftModel)
+    cross = drafter.cache.cross
     if other is model:
-        assert found.stats.accepted == found.stats.drafted and not cross.stores
+        assert stats.accepted == stats.drafted and not cross.stores
     else:
-        assert cross.layers[0].store is found.runner.cache.cross.stores[-1], "put with the model's"
+        assert cross.layers[0].store is runner.cache.cross.stores[-1], "put with the model's"
 
 
 def test_texts_of_seeds_and_up_to_the_last_token_of_the_context(model: Model) -> None:
@@ -183,9 +174,9 @@ def test_texts_of_seeds_and_up_to_the_last_token_of_the_context(model: Model) ->
     full = [replace(w, prompt=(*long, *w.prompt[-2:])) for w in short_windows(2, 20)]
     for asked in (short_windows(6, 20, (0.7, 0.0, 1.0)), full):
         expected = decode(model, asked, 3)
-        found = Speculation(model, asked, 3)
-        assert_same(found.texts, expected)
-        assert found.stats.accepted == found.stats.drafted > 0
+        texts, runner = speculate(model, asked, 3)
+        assert_same(texts, expected)
+        assert runner.acceptance.accepted == runner.acceptance.drafted > 0
     lengths = [len(w.prompt) + len(d.tokens) for w, d in zip(full, expected, strict=True)]
     assert max(lengths) == SHORT.n_text_ctx + 1
 
@@ -198,7 +189,7 @@ def test_log_probabilities_and_an_expected_text(
         for i, (w, p) in enumerate(zip(windows, plain, strict=True))
     ]
     expected = decode(model, [replace(w, logprobs=True) for w in windows], 3)
-    found = Speculation(model, requests, 3).texts
+    found, _ = speculate(model, requests, 3)
     for i, (decoded, other) in enumerate(zip(found, expected, strict=True)):
         assert decoded.tokens == other.tokens and decoded.drafted == min(3 * i, len(other.tokens))
         assert decoded.logprobs == pytest.approx(other.logprobs, abs=1e-4)
@@ -289,11 +280,11 @@ def test_a_draft_of_one_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     torch.save(small, tmp_path / "draft.pt")
     model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
     assert transcribe_words(model) == transcribe_words(slimwhisper.load_model("digits"))
-    speculation = model.transcriber.engines[-1].group_runners[0].speculation
-    assert speculation is not None and speculation.acceptance.drafted
+    runner = model.transcriber.engines[-1].group_runners[0]
+    assert isinstance(runner, SpeculativeRunner) and runner.acceptance.drafted
     with caplog.at_level("WARNING", logger="slimwhisper"):
         engines = [make_engine(model.network, Search(), slots) for slots in (7, 8, 8)]
-    drafted = [engine.group_runners[0].speculation is not None for engine in engines]
+    drafted = [isinstance(engine.group_runners[0], SpeculativeRunner) for engine in engines]
     assert drafted == [True, False, False]
     assert caplog.text.count("batch_size 8: ") == 1 and "draft.pt" in caplog.text
     with pytest.raises(OptionError, match=r"beams: .*draft\.pt"):

@@ -12,9 +12,9 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.longform.passes import Passes, TranscriptContext
-from slimwhisper.longform.recording import Recording
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of, with_logprobs
+from slimwhisper.recordings.speech import SpeechRecording
 from slimwhisper.recordings.transcribe import make_recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Segment, Transcript
@@ -94,7 +94,7 @@ def test_segments_at_a_pause_that_was_left_out(
     """Of 10 s, between the first and the last ten."""
     samples = ArraySamples(np.zeros(480_000, np.float32))
     passes = Passes(speech=[(0, 160_000), (320_000, 480_000)])
-    recording = Recording(samples, digits.dims, Options(**{mode: True}), passes=passes)
+    recording = SpeechRecording(samples, digits.network, Options(**{mode: True}), passes)
     found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
     assert (found.start, found.end) == expected
     recording.close()
@@ -121,7 +121,7 @@ def test_silence_is_left_out(digits: SlimWhisper, phrases: Phrases) -> None:
         ArraySamples(phrases.audio), digits.network, Options(vad_filter=True)
     )
     session = recording.next_session()
-    assert session is not None
+    assert session is not None and isinstance(recording, SpeechRecording)
     speech = sum(end - start for start, end in phrases.spans)
     assert speech < session.mel.frames / 100 < speech + PHRASES * 1.2 < seconds
     # a time in the third phrase of the decoded audio is in the third phrase of the recording
@@ -216,6 +216,7 @@ def test_pieces_are_sessions_of_their_own(digits: SlimWhisper, phrases: Phrases)
     """With a spectrogram each, so they are made as places come free: never all at once."""
     audio = np.tile(phrases.audio, 8)
     recording = make_recording(ArraySamples(audio), digits.network, Options(parallel=True))
+    assert isinstance(recording, SpeechRecording)
     speech, pieces = recording.seconds_of_speech, 1 + len(recording._waiting)
     assert 2 <= speech / 30 <= pieces < 2 + speech / 25  # nothing but speech, and nearly full
     for count in range(1, pieces + 1):

@@ -15,9 +15,9 @@ from torch import Tensor
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
 from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.drafting import Choose, DraftContext
+from slimwhisper.drafts.speculation import Choose, DraftContext, SpeculativeRunner
 from slimwhisper.engine.requests import Search
-from slimwhisper.engine.runner import MakeDrafter
+from slimwhisper.engine.runner import MakeRunner
 from slimwhisper.errors import OptionError, warn_once
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
@@ -111,7 +111,7 @@ def load_draft(draft: Checkpoint, target: Checkpoint, model: Model) -> Model:
     return Model(draft, model.device, model.dtype, ("e", "x"), int8=int8, encoder=model.encoder)
 
 
-def drafter_of(draft: Model, target: Model, search: Search, slots: int) -> MakeDrafter | None:
+def runner_of(draft: Model, target: Model, search: Search, slots: int) -> MakeRunner | None:
     """Choose how the texts of an engine are drafted.
 
     Args:
@@ -121,7 +121,7 @@ def drafter_of(draft: Model, target: Model, search: Search, slots: int) -> MakeD
         slots: How many windows the engine decodes together.
 
     Returns:
-        What makes the drafter. None means that there are too many windows for one.
+        What makes the runner of the texts. None means that there are too many windows for a draft.
 
     Raises:
         OptionError: When the search has beams.
@@ -135,4 +135,4 @@ def drafter_of(draft: Model, target: Model, search: Search, slots: int) -> MakeD
         what = f"{draft.name} drafts for up to {MOST_DRAFTED} windows, as more would not be faster"
         warn_once(f"batch_size {slots}: {what}; choose fewer, or leave out the draft")
         return None
-    return partial(DraftModel, draft, target)
+    return partial(SpeculativeRunner, make_drafter=partial(DraftModel, draft, target))

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import torch
 
+from slimwhisper import guard
 from slimwhisper.cache.fold import Attention, Folded, blocks_of, fold
 from slimwhisper.cache.forms import parse_form
-from slimwhisper.cache.guard import Inspection, condition_number, inspect_block, measure
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
-from slimwhisper.model.calibration import record_activations
-from slimwhisper.model.model import Guard, Model
+from slimwhisper.guard import Inspection, guarded_plan, measure
+from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import set_spectrum
 
@@ -34,13 +34,13 @@ Inspect = Callable[..., tuple[Folded, Inspection]]
 
 
 def inspector(weights: Checkpoint) -> Inspect:
-    activations = record_activations(weights)
+    activations = guard.record_activations(weights)
 
     def inspect(
         attention: str, form: str, dtype: torch.dtype, layer: int = 0
     ) -> tuple[Folded, Inspection]:
         blocks = blocks_of(weights.state, weights.dims, attention)
-        return inspect_block(*blocks[layer], parse_form(form), activations, dtype)
+        return guard.inspect_block(*blocks[layer], parse_form(form), activations, dtype)
 
     return inspect
 
@@ -81,18 +81,18 @@ def test_a_singular_matrix_is_refused_not_fatal() -> None:
     _, record = inspector(Checkpoint("singular", DIMS, state))("self", "k", torch.float32)
     assert record.fell_back
     assert record.used == "x"
-    assert condition_number(torch.zeros(3, 3)) == float("inf")
+    assert guard.condition_number(torch.zeros(3, 3)) == float("inf")
 
 
 def test_nothing_falls_back_silently(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="slimwhisper"):
-        model = Model(checkpoint(1e6), CPU, torch.float32, ("k", "k"))
-    assert len(model.fallbacks) == len(caplog.records) == 2
-    for line, attention, used in zip(model.fallbacks, ("cross", "self"), "ex", strict=True):
+        plan = guarded_plan(checkpoint(1e6), ("k", "k"), torch.float32)
+    assert len(plan.fallbacks) == len(caplog.records) == 2
+    for line, attention, used in zip(plan.fallbacks, ("cross", "self"), "ex", strict=True):
         assert f"{attention}-attention cache 'k' is not exact in 2 of 2 layers" in line
         assert f"they use {used!r}" in line
-    assert [str(f.form) for f in model.plan.cross] == ["e", "e"]
-    assert [str(f.form) for f in model.plan.self_] == ["x", "x"]
+    assert [str(f.form) for f in plan.cross] == ["e", "e"]
+    assert [str(f.form) for f in plan.self_] == ["x", "x"]
 
 
 def test_a_single_bad_layer_falls_back_alone() -> None:
@@ -101,29 +101,30 @@ def test_a_single_bad_layer_falls_back_alone() -> None:
     for name in ("key", "value"):
         key = f"decoder.blocks.1.attn.{name}.weight"
         state[key] = bad[key]
-    model = Model(Checkpoint("mixed", DIMS, state), CPU, torch.float32, ("k", "k"))
-    assert [str(f.form) for f in model.plan.cross] == ["k", "k"]
-    assert [str(f.form) for f in model.plan.self_] == ["k", "x"]
-    assert "1 of 2 layers" in model.fallbacks[0]
+    plan = guarded_plan(Checkpoint("mixed", DIMS, state), ("k", "k"), torch.float32)
+    assert [str(f.form) for f in plan.cross] == ["k", "k"]
+    assert [str(f.form) for f in plan.self_] == ["k", "x"]
+    assert "1 of 2 layers" in plan.fallbacks[0]
 
 
 def test_strict_raises_instead() -> None:
     with pytest.raises(CacheError, match="not exact in 2 of 2 layers") as caught:
-        Model(checkpoint(1e6), CPU, torch.float32, ("e", "k"), Guard(strict=True))
+        guarded_plan(checkpoint(1e6), ("e", "k"), torch.float32, strict=True)
     assert "\n" not in str(caught.value)
-    Model(checkpoint(1e6), CPU, torch.float32, ("e", "x"), Guard(strict=True))
-    Model(checkpoint(3.0), CPU, torch.float32, ("k", "k"), Guard(strict=True))
+    guarded_plan(checkpoint(3.0), ("k", "k"), torch.float32, strict=True)
 
 
 def test_the_default_needs_no_inverse_and_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("called")
 
-    monkeypatch.setattr("slimwhisper.model.calibration.record_activations", never)
+    monkeypatch.setattr("slimwhisper.guard.record_activations", never)
     monkeypatch.setattr("slimwhisper.cache.fold.Attention.solve", never)
-    plan = Model(checkpoint(5e9), CPU, torch.float32).plan
+    plan = guarded_plan(checkpoint(5e9), ("e", "x"), torch.float32)
     assert not plan.inspections
     assert {str(f.form) for f in plan.cross} == {"e"}
+    with pytest.raises(AssertionError, match="the guard"):
+        Model(checkpoint(3.0), CPU, torch.float32, ("e", "k"))
 
 
 def test_measured_error_is_that_of_rounding() -> None:

@@ -15,11 +15,11 @@ from torch import Tensor
 from whisper.decoding import DecodingResult
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.longform import words
-from slimwhisper.longform.passes import WindowSegments, WindowSpan
-from slimwhisper.longform.words import WordTiming, last_word_end, time_segments
+from slimwhisper.longform.passes import DecodedWindow, WindowSegments, WindowSpan
 from slimwhisper.options import Options
 from slimwhisper.types import Segment
+from slimwhisper.word_times import words
+from slimwhisper.word_times.words import WordTiming, time_segments
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, as_dicts, random_text, tokenizer
 
@@ -159,20 +159,20 @@ def replay(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(words, "time_words", lambda *_, w=window: [*map(replace, w["timings"])])
         seek = loop.seeks[window["number"]]
         proposed, single = after_stamps(window["tokens"], seek, window["frames"])
-        settled = time_segments(
-            WindowSegments(window["segments"], proposed, single),
-            alignment if window["timings"] else None,
-            tokenizer(),
-            options,
+        decoded = DecodedWindow(
             WindowSpan(seek, window["frames"], loop.content, 3_000),
-            window["last_speech"],
+            mel=lambda: torch.zeros(80, 3_000),
+            tokenizer=tokenizer(),
+            before=(),
+            alignment=alignment if window["timings"] else None,
+            last_speech=window["last_speech"],
         )
+        cut = WindowSegments(window["segments"], proposed, single)
+        settled = time_segments(options, cut, decoded)
         following = loop.seeks[window["number"] + 1]
         assert settled.seek == following or settled.seek >= following == loop.content
         if i + 1 < len(loop.windows):
-            end = last_word_end(settled.segments)
-            last_speech = window["last_speech"] if end is None else end
-            assert last_speech == loop.windows[i + 1]["last_speech"]
+            assert settled.last_speech == loop.windows[i + 1]["last_speech"]
         results += cleared(settled.segments)
         assert not (settled.dropped and settled.segments)
         branches["dropped"] += settled.dropped

@@ -12,6 +12,7 @@ in the same way, as a random token depends only on the text's seed and on its in
 many tokens are drafted is chosen by measured times, as many as give the most tokens a second.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import linear_regression
@@ -22,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.decoder_cache import CrossCache
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.engine.filters import Texts, advance, side_by_side
+from slimwhisper.engine.filters import Texts, advance
 from slimwhisper.engine.rows import StepBatch
+from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.sampling import GreedySampler
-from slimwhisper.engine.scheduler import DraftCounts, Ticket
-from slimwhisper.model.model import Model
+from slimwhisper.engine.scheduler import MAX_DRAFT, DraftCounts, Ticket
 
 Choose = Callable[[Tensor], Tensor]  # logits [R, V], floating, may be changed -> tokens [R] int64
 
@@ -92,9 +93,9 @@ class Drafter(Protocol):
         """
 
 
-LENGTHS = (0, 1, 2, 3, 5, 7)  # of drafts on a CPU
-MAX_DRAFT = max(LENGTHS)
-GPU_LENGTHS = (0, 2, 4, 7)  # each has graphs of its own
+MakeDrafter = Callable[[CrossCache, int, int], Drafter]  # (the cache of the audio, texts, pages)
+LENGTHS = (0, 1, 2, 3, 5, MAX_DRAFT)  # of drafts on a CPU
+GPU_LENGTHS = (0, 2, 4, MAX_DRAFT)  # each has graphs of its own
 TIMED_FIRST = (1, 3, 0)  # are timed once each, in this order
 TIME_GROWTH = 1.02  # factor, after each step, of the best time of a length that was used
 TIME_DECAY = 0.998  # and of one that was not used, so that it is tried again
@@ -165,15 +166,17 @@ class Acceptance:
     accepted: int = 0
 
 
-class Speculation:
+@dataclass(eq=False)
+class SpeculativeRunner(GroupRunner):
     """Drafts and verifies the next tokens of a group with one row per window."""
 
-    def __init__(
-        self, model: Model, cache: DecoderCache, sampler: GreedySampler, drafter: Drafter
-    ) -> None:
-        self.model, self.cache, self.drafter = model, cache, drafter
-        self.sampler, self.state, self.eot = sampler, sampler.state, sampler.eot
-        self.draft_lengths = DraftLengthController(drafter.cost, model.device.type == "cpu")
+    sampler: GreedySampler
+    make_drafter: MakeDrafter
+
+    def __post_init__(self) -> None:
+        model, pages = self.model, self.cache.self_.pages.count
+        self.drafter = self.make_drafter(self.cache.cross, self.group.capacity, pages)
+        self.draft_lengths = DraftLengthController(self.drafter.cost, model.device.type == "cpu")
         rows, device = len(self.state.positions), model.device
         # every token of each text, with its prompt, and room for a draft
         context = model.dims.n_text_ctx + MAX_DRAFT + 1
@@ -182,15 +185,39 @@ class Speculation:
         self.outcome = torch.zeros((rows, 2), dtype=torch.int64, device=device)
         self.acceptance = Acceptance()
 
+    def nbytes(self) -> int:
+        """Bytes of the texts in forms without pages, and of the drafter's cache."""
+        return super().nbytes() + self.drafter.nbytes()
+
+    def by_row(self) -> Sequence[Tensor]:
+        """All tensors [rows, ...]."""
+        return (*super().by_row(), self.texts)
+
     def begin(self, batch: StepBatch, tickets: Sequence[Ticket], prompts: Tensor) -> None:
-        """Start the texts of a batch's rows, here and in the drafter. prompts [R, T] int64: each
-        with its accepted draft, and any padding.
-        """
+        """Start the texts in the drafter, too."""
         self.texts[batch.block, : prompts.shape[1]] = prompts
         for ticket in tickets:
             ticket.drafts = DraftCounts(read=len(ticket.window.prompt))
         self.record_last(batch)
         self.drafter.begin(prompts, batch.rows)
+
+    def step(self, tickets: Sequence[Ticket]) -> None:
+        """Decode several more tokens of each ticket's text, or one, as may be drafted."""
+        began, batch = time.perf_counter(), self.batch(tickets)
+        drafts = self.draft_length(tickets) if all(f.drafts for f in batch.filters) else 0
+        if not drafts:
+            super().step(tickets)
+            self.record_last(batch)
+        else:
+            batch.extent = max(t.length for t in tickets) + drafts
+            unread = max(t.length - t.drafts.read for t in tickets)
+            if unread > 2:  # after steps without drafts
+                self.guess(batch, self.state.before_next(batch), unread, 0)
+                unread = 1
+            self.run(batch, (unread, drafts), lambda batch: self.try_drafts(batch, unread, drafts))
+            self.record(tickets, drafts)
+        if self.draft_lengths.timed:
+            self.draft_lengths.record(len(tickets), drafts, time.perf_counter() - began)
 
     def record_last(self, batch: StepBatch) -> None:
         """Record the last token of each row, which was chosen without a draft."""
@@ -207,10 +234,6 @@ class Speculation:
         most = min(*remaining, *(context - t.length for t in tickets))
         rates = np.array([t.drafts.accepted / t.drafts.checked for t in tickets])
         return self.draft_lengths.choose(rates, most)
-
-    def unread(self, tickets: Sequence[Ticket]) -> int:
-        """The largest number of tokens of a text that the drafter has not read."""
-        return max(t.length - t.drafts.read for t in tickets)
 
     def record(self, tickets: Sequence[Ticket], drafts: int) -> None:
         """Count the tokens that each text gained in a step with drafts. Waits for the device."""
@@ -229,7 +252,7 @@ class Speculation:
 
     # -- on the device ---------------------------------------------------------------------------
 
-    def run(self, batch: StepBatch, unread: int, drafts: int) -> None:
+    def try_drafts(self, batch: StepBatch, unread: int, drafts: int) -> None:
         """Draft, verify, and append the accepted tokens; `outcome` has their number."""
         last = self.state.texts.last[batch.block]
         moments, guesses = [self.state.before_next(batch)], [last]
@@ -279,9 +302,9 @@ class Speculation:
         """How many of chosen [R, T] each text gains: the accepted draft and one more, up to the end
         of the text; none where it has ended. And whether a token was rejected: [R] int64, both.
         """
-        ended = last == self.eot
+        ended = last == self.sampler.eot
         matches = chosen[:, :-1] == inputs[:, 1:]
-        accepted = (matches & (chosen[:, :-1] != self.eot)).long().cumprod(dim=1).sum(dim=1)
+        accepted = (matches & (chosen[:, :-1] != self.sampler.eot)).long().cumprod(dim=1).sum(dim=1)
         padded = torch.nn.functional.pad(matches, (0, 1), value=True)
         rejected = ~padded.gather(1, accepted[:, None]).squeeze(1) & ~ended
         return (1 + accepted).masked_fill_(ended, 0), rejected.long()
@@ -319,3 +342,14 @@ def _overwrite(buffer: Tensor, block: slice, index: Tensor, mask: Tensor, values
     """buffer[block][r, index[r, i]] = values[r, i], where mask[r, i]; all [R, T]."""
     new = torch.where(mask, values.to(buffer.dtype), buffer[block].gather(1, index))
     buffer[block] = buffer[block].scatter(1, index, new)
+
+
+def side_by_side(moments: Sequence[Texts]) -> Texts:
+    """T moments of R texts as [R, T, ...] each."""
+    tokens, counts, states = zip(*moments, strict=True)
+    columns = {f: zip(*(state[f] for state in states), strict=True) for f in states[0]}
+    return Texts(
+        torch.stack(tokens, dim=1),
+        torch.stack(counts, dim=1),
+        {f: tuple(torch.stack(t, dim=1) for t in column) for f, column in columns.items()},
+    )

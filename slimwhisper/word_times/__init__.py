@@ -1,0 +1,1 @@
+"""When each word is spoken: `whisper`'s times from attention, or finer ones from the sound."""
