@@ -12,7 +12,7 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expand_user, expected_shapes
-from slimwhisper.checkpoint.formats.openai import read
+from slimwhisper.checkpoint.formats.readers import read
 from slimwhisper.checkpoint.load import available_models
 from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
 from slimwhisper.commands.costs import allocate, known_dims
