@@ -11,12 +11,10 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.files import load_error, validate
 from slimwhisper.checkpoint.formats.readers import read
-from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS
 from slimwhisper.checkpoint.settings import (
     DEFAULT_SETTINGS,
     GenerationSettings,
     Heads,
-    official_heads,
     openai_vocabulary,
     parse_settings,
     read_settings,
@@ -59,15 +57,6 @@ class Checkpoint:
         return self.vocabulary or get_vocabulary(self.dims)
 
 
-def available_models() -> list[str]:
-    """List the names that `load_model` knows. This is `whisper.available_models`.
-
-    Returns:
-        The names of the bundled models, of OpenAI's, and of some models of the Hugging Face hub.
-    """
-    return [*BUNDLED, *MODEL_URLS, *HUB_IDS]
-
-
 def read_checkpoint(path: Path, label: str) -> Checkpoint:
     """Read a checkpoint in any of the formats, and check it.
 
@@ -96,5 +85,5 @@ def read_checkpoint(path: Path, label: str) -> Checkpoint:
         from slimwhisper.checkpoint.vocabulary import read_vocabulary
 
         vocabulary, settings = read_vocabulary(path, dims, read_settings(path, dims))
-    heads = settings.alignment_heads or official_heads(label, dims)
+    heads = settings.alignment_heads
     return Checkpoint(label, dims, state, heads, vocabulary, settings, found.folder)

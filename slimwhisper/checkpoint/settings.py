@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from slimwhisper.checkpoint.files import JSONFields, load_error, read_json_of
-from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.text import not_one_of
@@ -35,12 +34,6 @@ def default_heads(dims: Dims) -> Heads:
     """All heads of the upper half of the layers, as in openai-whisper for unknown weights."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return {layer: range(dims.n_text_head) for layer in layers}
-
-
-def official_heads(name: str, dims: Dims) -> Heads | None:
-    """The heads that OpenAI found for one of its checkpoints; None for other names."""
-    dump = ALIGNMENT_DUMPS.get(name)
-    return None if dump is None else parse_head_dump(dump, dims)
 
 
 def parse_head_dump(dump: bytes, dims: Dims) -> Heads:

@@ -1,9 +1,9 @@
 """Loads a checkpoint by its name or path, and merges an adapter into it.
 
 These can be loaded: bundled models, openai-whisper's names and `.pt` files, folders, ids and short
-names of Hugging Face (see `checkpoint.names`), models of faster-whisper and whisper.cpp that are
-not quantised (see `foreign`), and a LoRA adapter in PEFT's format for all of them
-(see `adapters`). Nothing except tensors is unpickled.
+names of Hugging Face (see `names`), models of faster-whisper and whisper.cpp that are not quantised
+(see `foreign`), and a LoRA adapter in PEFT's format for all of them (see `adapters`). Nothing
+except tensors is unpickled.
 """
 
 import logging
@@ -15,9 +15,10 @@ from pathlib import Path
 
 from slimwhisper.checkpoint.files import expand_user, load_error
 from slimwhisper.checkpoint.formats.readers import READERS
-from slimwhisper.checkpoint.load import Checkpoint, available_models, read_checkpoint
-from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
+from slimwhisper.checkpoint.load import Checkpoint, read_checkpoint
+from slimwhisper.checkpoint.settings import parse_head_dump
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml
 
 logger = logging.getLogger("slimwhisper")
@@ -64,6 +65,9 @@ def load_checkpoint(
 
             lora = read_adapter(adapter, local_files_only)
         checkpoint = read_checkpoint(path, label)
+        if checkpoint.alignment_heads is None and label in names.ALIGNMENT_DUMPS:
+            heads = parse_head_dump(names.ALIGNMENT_DUMPS[label], checkpoint.dims)
+            checkpoint = replace(checkpoint, alignment_heads=heads)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
@@ -96,19 +100,19 @@ def locate_checkpoint(
         CheckpointError: When it cannot be found or downloaded.
     """
     label = os.fspath(name)
-    if label in BUNDLED:
-        logger.warning(BUNDLED[label])
-        return bundled_file(label)
-    if label in MODEL_URLS:
+    if label in names.BUNDLED:
+        logger.warning(names.BUNDLED[label])
+        return names.bundled_file(label)
+    if label in names.MODEL_URLS:
         from slimwhisper.formats.downloads import fetch_openai
 
-        return fetch_openai(label, MODEL_URLS[label], download_root, local_files_only)
+        return fetch_openai(label, names.MODEL_URLS[label], download_root, local_files_only)
     if label and (path := expand_user(label)).exists():  # Path("") is the current folder
         return path
     from slimwhisper.formats.downloads import fetch_model, looks_like_hub_id
 
-    if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
-        return fetch_model(HUB_IDS.get(label, label), local_files_only)
+    if label in names.HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        return fetch_model(names.HUB_IDS.get(label, label), local_files_only)
     raise _unknown(label)
 
 
@@ -116,7 +120,7 @@ def _unknown(label: str) -> CheckpointError:
     if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
         what = "no such file or folder; check the path, or give a name like turbo"
         return load_error(f"{label}: {what}")
-    near = get_close_matches(label.lower(), available_models(), n=3)
+    near = get_close_matches(label.lower(), names.available_models(), n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     known = f"{hint}`slimwhisper models` lists the names"
     return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")
