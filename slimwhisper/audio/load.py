@@ -20,12 +20,12 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import (
     MAX_CHANNELS,
     ArraySamples,
     Excerpts,
+    ReadOptions,
     RemoteFile,
     Samples,
     Source,

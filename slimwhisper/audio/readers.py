@@ -29,8 +29,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions, is_silence, silence
-from slimwhisper.audio.samples import StoredSamples, open_source, pieces_of
+from slimwhisper.audio.samples import (
+    ReadOptions,
+    StoredSamples,
+    is_silence,
+    open_source,
+    pieces_of,
+    silence,
+)
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 

@@ -13,8 +13,8 @@ import pytest
 import soundfile
 
 from slimwhisper.audio import readers as reader
-from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import ReadOptions
 from slimwhisper.errors import AudioError
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
