@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import (
     SPOOL_SECONDS,
     ReadOptions,
@@ -24,6 +23,7 @@ from slimwhisper.audio.samples import (
     named_channels,
 )
 from slimwhisper.audio.threads import WORKERS
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
     AnyRecording,

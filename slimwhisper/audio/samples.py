@@ -405,6 +405,13 @@ def pieces_of(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[n
     return resolve_name(OTHERS)(name, file, how)
 
 
+def read_file(source: Source | RemoteFile, how: ReadOptions) -> tuple[str, StoredSamples]:
+    """A file's name for messages, and its samples; of its channels in turn, if they are split."""
+    name, file = open_source(source)
+    with file:
+        return name, StoredSamples(name, pieces_of(name, file, how))
+
+
 def plain_pieces(name: str, file: BinaryIO, start: int, stop: int) -> Iterator[NDArray[np.int16]]:
     """Pieces of int16 [n] of 16-bit samples at 16 kHz, one channel, between two positions."""
     file.seek(start)

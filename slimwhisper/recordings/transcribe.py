@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio.threads import WORKERS, Loader
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.recording import Recording

@@ -31,10 +31,14 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.samples import (
     ReadOptions,
+    RemoteFile,
+    Source,
     StoredSamples,
     is_silence,
+    name_for_messages,
     open_source,
     pieces_of,
+    read_file,
     silence,
 )
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
@@ -48,7 +52,7 @@ KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes
 MESSAGE = 1 << 17  # bytes that a worker collects before it sends them
 MAX_MESSAGE = 1 << 28  # bytes; a longer message shows that a decoder has taken over the worker
 CHECK = 0.1  # seconds between checks while a worker sends nothing
-COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
+COMMAND = [sys.executable, "-m", "slimwhisper.audio_formats.readers"]
 MAX_WARNINGS = 100  # of a file
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -103,6 +107,19 @@ class Readers:
         """
         special = os.fspath(path).startswith(("/dev/", "/proc/"))
         return self.count > 0 and not special and os.path.isfile(path)  # noqa: PTH113  (never raises)
+
+    def read_source(
+        self, source: Source | RemoteFile, how: ReadOptions
+    ) -> tuple[str, StoredSamples]:
+        """As `read_file`, by a worker for remote files, and for files given by their paths."""
+        if isinstance(source, str | PathLike) and self.can_read(source):
+            name = name_for_messages(os.fspath(source))
+            return name, self.read(source, name, how)
+        if not (self.count and isinstance(source, RemoteFile)):
+            return read_file(source, how)
+        name, file = open_source(source)
+        with file:
+            return name, self.read(file.name, name, how)
 
     def read(
         self,
