@@ -33,11 +33,11 @@ from timing import print_machine
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.threads import Loader
 from slimwhisper.commands.measurement import Audio, recordings
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.model.model import Model
+from slimwhisper.recordings.transcribe import Loader
 from slimwhisper.research.comparison import edits, find_recordings
 from slimwhisper.tokens.vocabulary import text_only
 

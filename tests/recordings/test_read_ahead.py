@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slimwhisper.audio import threads
-from slimwhisper.audio.threads import Loader
 from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.recordings import transcribe
+from slimwhisper.recordings.transcribe import Loader
 
 PATIENCE = 20.0  # seconds until something that must happen is given up
 
@@ -16,7 +16,7 @@ PATIENCE = 20.0  # seconds until something that must happen is given up
 @pytest.fixture(autouse=True)
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on machines with more cores than one."""
-    monkeypatch.setattr(threads, "WORKERS", 2)
+    monkeypatch.setattr(transcribe, "WORKERS", 2)
 
 
 def until(condition: Callable[[], bool]) -> None:
