@@ -101,20 +101,17 @@ class Readers:
         for _ in range(count):
             self._free.put(None)
 
-    def can_read(self, path: str | PathLike[str]) -> bool:
-        """Whether there are workers, and the path is a regular file, and the same one in a worker;
-        /dev/stdin is not.
-        """
-        special = os.fspath(path).startswith(("/dev/", "/proc/"))
-        return self.count > 0 and not special and os.path.isfile(path)  # noqa: PTH113  (never raises)
-
     def read_source(
         self, source: Source | RemoteFile, how: ReadOptions
     ) -> tuple[str, StoredSamples]:
-        """As `read_file`, by a worker for remote files, and for files given by their paths."""
-        if isinstance(source, str | PathLike) and self.can_read(source):
-            name = name_for_messages(os.fspath(source))
-            return name, self.read(source, name, how)
+        """As `read_file`, by a worker, if there are any, for remote files and for paths of regular
+        files that are the same ones in a worker; /dev/stdin is not.
+        """
+        path = os.fspath(source) if isinstance(source, str | PathLike) else ""
+        special = path.startswith(("/dev/", "/proc/"))
+        if self.count and not special and os.path.isfile(path):  # noqa: PTH113  (never raises)
+            name = name_for_messages(path)
+            return name, self.read(path, name, how)
         if not (self.count and isinstance(source, RemoteFile)):
             return read_file(source, how)
         name, file = open_source(source)
