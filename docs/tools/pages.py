@@ -81,7 +81,7 @@ PYTHON = {
     ],
     "To extend it": [
         "cache.forms.register",
-        "checkpoint.formats.readers.register",
+        "checkpoint.load.register",
         "service.transcriber.Transcriber",
     ],
 }

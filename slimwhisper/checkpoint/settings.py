@@ -1,8 +1,8 @@
-"""Reads a model's own decoding settings from the JSON files of its folder; and knows the
-cross-attention heads that follow the audio, from which word timestamps are read.
+"""A model's own decoding settings; and the cross-attention heads that follow the audio, from which
+word timestamps are read.
 
-Names and meanings are those of transformers' `GenerationConfig` and `WhisperFeatureExtractor`.
-Settings that a folder does not have are Whisper's.
+Names and meanings are those of transformers' `GenerationConfig`. Settings that a model does not
+have are Whisper's.
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from slimwhisper.checkpoint.files import JSONFields, load_error, read_json_of
+from slimwhisper.checkpoint.files import JSONFields, load_error
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.text import not_one_of
@@ -25,7 +25,7 @@ from slimwhisper.tokens.vocabulary import (
     suppressed,
     with_new_names,
 )
-from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Dims
+from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
 
@@ -74,10 +74,7 @@ def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
     return by_layer
 
 
-GENERATION, CONFIG, TOKENIZER = "generation_config.json", "config.json", "tokenizer.json"
-EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
-_FFT_SAMPLES = 400
-_OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
+CONFIG = "config.json"
 # settings that transformers follows and slimwhisper does not, and the values without effect
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
@@ -176,30 +173,6 @@ class GenerationSettings:
 DEFAULT_SETTINGS = GenerationSettings()  # of a model without settings of its own
 
 
-def _check_audio(folder: Path, dims: Dims) -> None:
-    """Refuse spectrograms that are not Whisper's."""
-    for name in EXTRACTORS:
-        content = read_json_of(folder, name) or {}
-        content = content.get("feature_extractor", content)
-        if not isinstance(content, dict):
-            what = "feature_extractor is not a JSON object; copy it again"
-            raise load_error(f"{folder / name}: {what}")
-        required = {
-            "feature_size": dims.n_mels,
-            "hop_length": HOP_SAMPLES,
-            "chunk_length": dims.n_audio_ctx // POSITIONS_PER_SECOND,
-            "sampling_rate": SAMPLE_RATE,
-            "n_fft": _FFT_SAMPLES,
-            "dither": 0,
-            "do_normalize": False,
-        }
-        for key, whispers in required.items():
-            if content.get(key, whispers) not in (whispers, None):
-                source = f"{'config.json' if key in _OF_MODEL else 'Whisper'}'s {whispers!r}"
-                found = f"{key} is {content[key]!r}, but only {source} is supported"
-                raise load_error(f"{folder / name}: {found}; use a model that was trained with it")
-
-
 class _TokenFields(JSONFields):
     """Fields that hold token ids, or None where they are not given. Raises CheckpointError."""
 
@@ -252,20 +225,7 @@ def _bare(token: str) -> str:
     return token.removeprefix("<|").removesuffix("|>")
 
 
-def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
-    """Settings from generation_config.json, else from config.json; checks the feature extractor's.
-
-    Raises CheckpointError.
-    """
-    _check_audio(folder, dims)
-    config, generation = (read_json_of(folder, name) for name in (CONFIG, GENERATION))
-    source, content = (CONFIG, config or {}) if generation is None else (GENERATION, generation)
-    beside = _audio_window(folder / CONFIG, config or {})  # beside the dimensions
-    found = parse_settings(folder / source, content, dims)
-    return found if found.audio_window else replace(found, audio_window=beside)
-
-
-def _audio_window(file: Path, content: Mapping[str, Any]) -> str | None:
+def own_audio_window(file: Path, content: Mapping[str, Any]) -> str | None:
     """A model's setting in a file. Raises CheckpointError."""
     value = content.get("audio_window")
     if value not in (None, *AUDIO_WINDOWS):
@@ -298,13 +258,12 @@ def parse_settings(file: Path, content: Mapping[str, Any], dims: Dims) -> Genera
         no_timestamps_token_id=fields.token("no_timestamps_token_id"),
         prev_sot_token_id=fields.token("prev_sot_token_id"),
         alignment_heads=parse_head_pairs(content.get("alignment_heads"), dims),
-        audio_window=_audio_window(file, content),
+        audio_window=own_audio_window(file, content),
         forced=fields.position_pairs("forced_decoder_ids"),
         ignored=tuple(Setting(k, str(content[k]), "not followed", followed=False) for k in ignored),
     )
 
 
-OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 TASK_TOKENS = tuple(f"<|{task}|>" for task in TASKS)
 MARKS = {  # whisper's name: the setting that chooses it
     "<|endoftext|>": "eos_token_id",

@@ -12,7 +12,7 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expand_user, expected_shapes
-from slimwhisper.checkpoint.formats.readers import read
+from slimwhisper.checkpoint.load import read
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError

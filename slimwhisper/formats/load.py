@@ -14,8 +14,7 @@ from os import PathLike
 from pathlib import Path
 
 from slimwhisper.checkpoint.files import expand_user, load_error
-from slimwhisper.checkpoint.formats.readers import READERS
-from slimwhisper.checkpoint.load import Checkpoint, read_checkpoint
+from slimwhisper.checkpoint.load import READERS, Checkpoint, read_checkpoint
 from slimwhisper.checkpoint.settings import parse_head_dump
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats import names
@@ -65,9 +64,15 @@ def load_checkpoint(
 
             lora = read_adapter(adapter, local_files_only)
         checkpoint = read_checkpoint(path, label)
-        if checkpoint.alignment_heads is None and label in names.ALIGNMENT_DUMPS:
+        if path.is_dir():
+            from slimwhisper.formats.folders import read_folder
+
+            vocabulary, settings = read_folder(path, checkpoint.dims)
+            checkpoint = replace(checkpoint, vocabulary=vocabulary, settings=settings)
+        heads = checkpoint.settings.alignment_heads
+        if heads is None and label in names.ALIGNMENT_DUMPS:
             heads = parse_head_dump(names.ALIGNMENT_DUMPS[label], checkpoint.dims)
-            checkpoint = replace(checkpoint, alignment_heads=heads)
+        checkpoint = replace(checkpoint, alignment_heads=heads)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
