@@ -149,15 +149,13 @@ class Loader(Generic[Source, Loaded]):
         sources: Iterable[Source],
         load: Callable[[Source], Loaded],
         ahead: int,
-        workers: int | None = None,
+        workers: int,
     ) -> None:
-        """workers: threads; None: `WORKERS`."""
+        """workers: threads."""
         self.exhausted = False  # no results are left; known once `next` has returned None
         self._load = load
         self._slots = threading.Semaphore(ahead)
-        self._pool = ThreadPoolExecutor(
-            workers or WORKERS, "slimwhisper-load", initializer=use_threads
-        )
+        self._pool = ThreadPoolExecutor(workers, "slimwhisper-load", initializer=use_threads)
         # the last item is what the sources' iterator raised, usually StopIteration
         self._items: deque[tuple[Source, Future[Loaded]] | BaseException] = deque()
         self._count = threading.Semaphore(0)  # of the items
