@@ -5,7 +5,7 @@ readers, one for each format of checkpoints.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,13 +13,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint import hugging_face
 from slimwhisper.checkpoint.files import Contents, load_error, read_pickle, validate
-from slimwhisper.checkpoint.settings import (
-    DEFAULT_SETTINGS,
-    GenerationSettings,
-    Heads,
-    openai_vocabulary,
-    parse_settings,
-)
+from slimwhisper.checkpoint.settings import DEFAULT_SETTINGS, GenerationSettings, Heads
 from slimwhisper.tokens.vocabulary import SIZES, Vocabulary, get_vocabulary
 from slimwhisper.types import Dims
 
@@ -150,30 +144,26 @@ class Checkpoint:
         return self.vocabulary or get_vocabulary(self.dims)
 
 
-def read_checkpoint(path: Path, label: str) -> Checkpoint:
-    """Read a checkpoint in any of the formats, and check it.
+def read_checkpoint(path: Path, label: str) -> Contents:
+    """Read a checkpoint in any of the formats, and check its tensors.
 
-    The vocabulary and the settings of a folder are not read: `slimwhisper.formats` adds them.
+    `slimwhisper.formats` reads the settings and the vocabulary.
 
     Args:
         path: The file or the folder.
-        label: The name of the checkpoint, also in messages.
+        label: The name of the checkpoint, in messages.
 
     Returns:
-        The checkpoint.
+        The content.
 
     Raises:
         CheckpointError: When it cannot be read, or is not a complete Whisper model.
         OSError: When the file or the folder is not readable.
     """
     found = read(path)
-    dims, whole_folder = found.dims, path.is_dir()
-    if not whole_folder and dims.n_vocab not in SIZES:
-        size = f"{dims.n_vocab} tokens is not one of Whisper's own {SIZES}"
-        raise load_error(f"{label}: a vocabulary of {size}; give a folder with its tokenizer")
-    validate(label, dims, found.state)
-    state = {name: tensor.detach() for name, tensor in found.state.items()}
-    settings = parse_settings(path, found.settings, dims)
-    vocabulary = None if whole_folder else openai_vocabulary(dims, settings)
-    heads = settings.alignment_heads
-    return Checkpoint(label, dims, state, heads, vocabulary, settings, found.folder)
+    size = found.dims.n_vocab
+    if not path.is_dir() and size not in SIZES:
+        what = f"{size} tokens is not one of Whisper's own {SIZES}"
+        raise load_error(f"{label}: a vocabulary of {what}; give a folder with its tokenizer")
+    validate(label, found.dims, found.state)
+    return replace(found, state={name: t.detach() for name, t in found.state.items()})

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.files import inside, load_error, read_json_of, reading
-from slimwhisper.checkpoint.settings import (
+from slimwhisper.checkpoint.settings import GenerationSettings, Setting
+from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.settings import (
     CONFIG,
     MARKS,
     TASK_TOKENS,
-    GenerationSettings,
-    Setting,
     chosen_tokens,
     openai_vocabulary,
     own_audio_window,
     parse_settings,
 )
-from slimwhisper.errors import CheckpointError
 from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.encoding import LANGUAGES, SPECIAL, Tokenizer
 from slimwhisper.tokens.vocabulary import (

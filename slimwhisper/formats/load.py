@@ -8,7 +8,6 @@ except tensors is unpickled.
 
 import logging
 import os
-from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -19,6 +18,7 @@ from slimwhisper.checkpoint.settings import parse_head_dump
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml
+from slimwhisper.formats.settings import openai_vocabulary, parse_settings
 
 logger = logging.getLogger("slimwhisper")
 
@@ -63,29 +63,29 @@ def load_checkpoint(
             from slimwhisper.formats.adapters import merge_adapter, read_adapter
 
             lora = read_adapter(adapter, local_files_only)
-        checkpoint = read_checkpoint(path, label)
+        found = read_checkpoint(path, label)
+        dims, vocabulary = found.dims, None
         if path.is_dir():
             from slimwhisper.formats.folders import read_folder
 
-            vocabulary, settings = read_folder(path, checkpoint.dims)
-            checkpoint = replace(checkpoint, vocabulary=vocabulary, settings=settings)
-        heads = checkpoint.settings.alignment_heads
+            vocabulary, settings = read_folder(path, dims)
+        else:
+            settings = parse_settings(path, found.settings, dims)
+            vocabulary = openai_vocabulary(dims, settings)
+        heads = settings.alignment_heads
         if heads is None and label in names.ALIGNMENT_DUMPS:
-            heads = parse_head_dump(names.ALIGNMENT_DUMPS[label], checkpoint.dims)
-        checkpoint = replace(checkpoint, alignment_heads=heads)
+            heads = parse_head_dump(names.ALIGNMENT_DUMPS[label], dims)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
+    state = found.state
     if adapter is not None and lora is not None:
-        state, name = merge_adapter(checkpoint.state, lora), f"{label} with {Path(adapter).name}"
-        checkpoint = replace(checkpoint, name=name, state=state)
-    label, settings = checkpoint.name, checkpoint.settings
+        state, label = merge_adapter(state, lora), f"{label} with {Path(adapter).name}"
     for row in settings.ignored:
         logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
     if in_memory:
-        state = {key: tensor.clone() for key, tensor in checkpoint.state.items()}
-        checkpoint = replace(checkpoint, state=state)
-    return checkpoint
+        state = {key: tensor.clone() for key, tensor in state.items()}
+    return Checkpoint(label, dims, state, heads, vocabulary, settings, found.folder)
 
 
 def locate_checkpoint(

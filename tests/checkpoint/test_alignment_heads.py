@@ -6,10 +6,11 @@ import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.settings import default_heads, parse_head_dump, parse_head_pairs
+from slimwhisper.checkpoint.settings import default_heads, parse_head_dump
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.formats.names import ALIGNMENT_DUMPS
+from slimwhisper.formats.settings import parse_head_pairs
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims
