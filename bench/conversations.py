@@ -9,8 +9,8 @@ import jiwer
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.load import load_audio
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.types import SAMPLE_RATE
 
 PAUSE = np.zeros(SAMPLE_RATE, np.float32)  # after each recording

@@ -33,11 +33,12 @@ from timing import print_machine
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.threads import Loader
+from slimwhisper.audio.threads import WORKERS
 from slimwhisper.commands.measurement import Audio, recordings
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.model.model import Model
+from slimwhisper.recordings.transcribe import Loader
 from slimwhisper.research.comparison import edits, find_recordings
 from slimwhisper.tokens.vocabulary import text_only
 
@@ -100,7 +101,7 @@ def decoded(
         mel = first_window(sample.sound, model.dims.n_mels)
         return Window(mel, prompt, 0, forms[sample.tokens])
 
-    loader = Loader(queries, prepare, 2 * engine.encode_batch)
+    loader = Loader(queries, prepare, 2 * engine.encode_batch, WORKERS)
     while not (loader.exhausted and engine.idle):
         while engine.room > 0 and (ready := loader.next(block=engine.idle)):
             query, window = ready

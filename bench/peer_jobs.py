@@ -27,8 +27,8 @@ import numpy as np
 import soundfile
 from peer_engines.case import Audio, Case
 
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.load import load_audio
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 
 JOBS = {"folder": (42, 170), "long": (1, 20 * 60)}
 SHORTEST = 2  # seconds; the longest and the number of files are above

@@ -25,7 +25,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from timing import children, machine, resident_bytes
 
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 
 ROUTE = "/v1/audio/transcriptions"
 

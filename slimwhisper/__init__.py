@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from slimwhisper.api import SlimWhisper as Whisper
     from slimwhisper.audio.load import load_audio
     from slimwhisper.audio.mel import log_mel_spectrogram, pad_or_trim
-    from slimwhisper.checkpoint.load import available_models
     from slimwhisper.decoding import DecodingOptions, DecodingResult, decode, detect_language
+    from slimwhisper.formats.names import available_models
     from slimwhisper.loading import load_model
     from slimwhisper.outputs import save_transcript
     from slimwhisper.transcribe import transcribe
@@ -86,11 +86,11 @@ else:  # hidden from type checkers, which would then accept any name
             **dict.fromkeys(_AUDIO, "slimwhisper.audio"),
             **{name: f"slimwhisper.{name}" for name in _MODULES},
             # for scripts that preload files
-            "_ALIGNMENT_HEADS": "slimwhisper.checkpoint.names:ALIGNMENT_DUMPS",
-            "_MODELS": "slimwhisper.checkpoint.names:MODEL_URLS",
+            "_ALIGNMENT_HEADS": "slimwhisper.formats.names:ALIGNMENT_DUMPS",
+            "_MODELS": "slimwhisper.formats.names:MODEL_URLS",
             "_download": "slimwhisper.formats.downloads:download",
             "__version__": "slimwhisper.version",
-            "available_models": "slimwhisper.checkpoint.load",
+            "available_models": "slimwhisper.formats.names",
             "load_model": "slimwhisper.loading",
             "save_transcript": "slimwhisper.outputs",
             "transcribe": "slimwhisper.transcribe:transcribe",

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.readers import Readers
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.devices import bucket_of, check_batch_size, choose_loaders
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.loaded_model import LoadedModel
@@ -281,7 +281,7 @@ class SlimWhisper(LoadedModel):
             options=chosen,
             script=script,
             allow_truncated=allow_truncated,
-            readers=readers,
+            read=readers.read_source,
         )
         callbacks = Callbacks(on_segments, on_duration, on_step)
         return transcribe_all(self.transcriber, sources, load, chosen, slots, callbacks, readers)

@@ -13,8 +13,8 @@ from pkgutil import resolve_name
 from typing import Any, Literal, NamedTuple, Protocol
 
 from slimwhisper.addresses import LOCAL, is_uri, protocol_of, reason_of
-from slimwhisper.audio.headers import Selection
 from slimwhisper.audio.samples import RemoteFile
+from slimwhisper.audio_formats.names import Selection
 from slimwhisper.disk import PART, atomic_write
 from slimwhisper.errors import OutputError, SlimWhisperError
 from slimwhisper.text import error_line

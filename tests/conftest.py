@@ -23,7 +23,7 @@ if not torch.cuda.is_available():  # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.checkpoint.names import bundled_file
+from slimwhisper.formats.names import bundled_file
 from slimwhisper.loading import load_model
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import Run, RunCLI

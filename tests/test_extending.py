@@ -20,8 +20,8 @@ from slimwhisper import options as joined
 from slimwhisper import outputs as formats
 from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
+from slimwhisper.checkpoint import load as readers
 from slimwhisper.checkpoint.files import Contents
-from slimwhisper.checkpoint.formats import readers
 from slimwhisper.engine.requests import Answer, Languages, Window
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.flags import FlagGroup, add_options

@@ -19,7 +19,7 @@ DATA = {
     *("slimwhisper/mel_filters.npz", "slimwhisper/py.typed"),
     *(f"slimwhisper/models/digits.{suffix}" for suffix in ("md", "pt")),
     *(f"slimwhisper/tokens/{name}.tiktoken" for name in ("gpt2", "multilingual")),
-    *("slimwhisper/checkpoint/openai_models.json", "slimwhisper/kernels/configurations.json"),
+    *("slimwhisper/formats/openai_models.json", "slimwhisper/kernels/configurations.json"),
     "slimwhisper/kernels/gpu/hopper_latent.cu",
     *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
     *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),

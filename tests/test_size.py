@@ -22,7 +22,7 @@ HEAVY = {
     *("numba", "llvmlite", "scipy", "whisper", "av", "torchaudio", "tokenizers", "fsspec"),
     *("huggingface_hub", "silero_vad", "onnxruntime", "sklearn", "pandas", "pyarrow", "matplotlib"),
     *("triton", "sympy", "torch._dynamo", "torch._inductor", "transformers", "rich", "gradio"),
-    *("slimwhisper.app", "slimwhisper.live.listen", "slimwhisper.audio.ffmpeg"),
+    *("slimwhisper.app", "slimwhisper.live.listen", "slimwhisper.audio_formats.ffmpeg"),
     "slimwhisper.research.forms",
 }
 

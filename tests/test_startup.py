@@ -115,7 +115,7 @@ def test_library_without(monkeypatch: pytest.MonkeyPatch) -> None:
     done = python("-c", code)
     assert done.returncode == 1 and "import of torch halted" in done.stderr.splitlines()[-1]
     monkeypatch.setitem(sys.modules, "av", None)
-    monkeypatch.delitem(sys.modules, "slimwhisper.audio.ffmpeg", raising=False)
+    monkeypatch.delitem(sys.modules, "slimwhisper.audio_formats.ffmpeg", raising=False)
     with pytest.raises(ModuleNotFoundError, match="import of av halted"):
         slimwhisper.load_audio(SAMPLES / "flight.m4a")
 

@@ -35,7 +35,7 @@ from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
 from slimwhisper.app.page.posts import MakeKey, live_formats, make_edit_router, make_live_router
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.host import Models, ServerHost
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.devices import free_bytes
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing

@@ -24,8 +24,8 @@ from slimwhisper.app.connections import listen
 from slimwhisper.app.realtime.stream_feed import MAX_CHANNELS, SoundFormat, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import StoppingError
-from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
+from slimwhisper.formats.names import BUNDLED, HUB_MODELS
 from slimwhisper.live.types import LiveEvent, StreamFailed, TextUpdate, UtteranceEnded
 
 logger = logging.getLogger("slimwhisper.serve")

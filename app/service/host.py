@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slimwhisper.app.service.service import Service
-from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats.downloads import default_download_root
+from slimwhisper.formats.names import BUNDLED, available_models
 from slimwhisper.live.types import LiveOptions
 
 # -- models --------------------------------------------------------------------------------------

@@ -14,10 +14,16 @@ from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Job, Limits
-from slimwhisper.audio.headers import ReadOptions
-from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import SPOOL_SECONDS, Samples, Span, channels_of, named_channels
+from slimwhisper.audio.samples import (
+    SPOOL_SECONDS,
+    ReadOptions,
+    Samples,
+    Span,
+    channels_of,
+    named_channels,
+)
 from slimwhisper.audio.threads import WORKERS
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
     AnyRecording,

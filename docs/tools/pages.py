@@ -37,7 +37,7 @@ OTHERS = set(
 logger = logging.getLogger("mkdocs.hooks.pages")
 # each public object, and where its docstring is
 PYTHON = {
-    "Models": ["loading.load_model", "checkpoint.load.available_models", "api.SlimWhisper"],
+    "Models": ["loading.load_model", "formats.names.available_models", "api.SlimWhisper"],
     "Results": ["types.Transcript", "types.Segment", "types.Word"],
     "Options": [
         "options.Options",
@@ -81,7 +81,7 @@ PYTHON = {
     ],
     "To extend it": [
         "cache.forms.register",
-        "checkpoint.formats.readers.register",
+        "checkpoint.load.register",
         "service.transcriber.Transcriber",
     ],
 }

@@ -31,9 +31,9 @@ from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
 from recipes.training import fit, save
 from slimwhisper import SlimWhisper
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.types import SAMPLE_RATE
 
 SECONDS = 30  # of a whole window

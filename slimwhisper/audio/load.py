@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
 from operator import index
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ import soxr
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import (
     MAX_CHANNELS,
     ArraySamples,
     Excerpts,
+    ReadOptions,
     RemoteFile,
     Samples,
     Source,
@@ -35,11 +34,13 @@ from slimwhisper.audio.samples import (
     named_channels,
     open_source,
     pieces_of,
+    read_file,
 )
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
+Reader = Callable[[Source | RemoteFile, ReadOptions], tuple[str, StoredSamples]]
 AudioSource = Source | RemoteFile | NDArray[Any] | torch.Tensor
 
 
@@ -85,36 +86,33 @@ def load_audio(
 def load_samples(
     source: AudioSource,
     *,
-    sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
     audio_track: str | int | None = None,
-    readers: Readers | None = None,
+    read: Reader = read_file,
 ) -> Samples:
     """Open a recording to read its samples in parts. The caller closes them.
 
     The samples of a long file are stored on disk, so memory does not grow with its length.
 
     Args:
-        source: The recording, as in `as_waveform`. An array without samples, [0], is allowed.
-        sample_rate: The rate of an array in Hz.
+        source: The recording, as in `as_waveform`; arrays have 16 kHz. One without samples, [0], is
+            allowed.
         allow_truncated: Whether to accept a file that ends early.
         audio_track: Which of several audio streams to decode, as in `load_audio`.
-        readers: What decodes remote files, and files given by their paths. None means this thread.
+        read: What decodes a file. The default is this thread.
 
     Returns:
         The samples, those of `as_waveform`.
 
     Raises:
         AudioError: When the recording cannot be read, or the disk is full.
-        OptionError: When the rate is below 1, or given beside a file.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         if list(source.shape) == [0]:  # what a microphone's loop may give: nothing was said
             return ArraySamples(np.zeros(0, np.float32))
-        return ArraySamples(as_waveform(source, sample_rate=sample_rate))
-    _check_rate(sample_rate, for_file=True)
+        return ArraySamples(as_waveform(source))
     how = ReadOptions(allow_truncated, audio_track=audio_track)
-    _, samples = _store(source, how, readers)
+    _, samples = read(source, how)
     return _excerpt(source, samples)
 
 
@@ -125,7 +123,7 @@ def load_channels(
     sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
     audio_track: str | int | None = None,
-    readers: Readers | None = None,
+    read: Reader = read_file,
 ) -> dict[str, Samples]:
     """Open a recording to read the samples of each of its channels. Closing one of them closes all.
 
@@ -135,7 +133,7 @@ def load_channels(
         sample_rate: The rate of an array in Hz.
         allow_truncated: Whether to accept a file that ends early.
         audio_track: Which of several audio streams to decode, as in `load_audio`.
-        readers: What decodes remote files, and files given by their paths. None means this thread.
+        read: What decodes a file. The default is this thread.
 
     Returns:
         The samples of each channel by its name, in the order of the channels.
@@ -151,23 +149,9 @@ def load_channels(
         return named_channels(list(map(ArraySamples, waveforms)), names, "audio array")
     _check_rate(sample_rate, for_file=True)
     how = ReadOptions(allow_truncated, split=True, audio_track=audio_track)
-    name, samples = _store(source, how, readers)
+    name, samples = read(source, how)
     channels = named_channels(channels_of(samples), names, name)
     return {speaker: _excerpt(source, channel) for speaker, channel in channels.items()}
-
-
-def _store(
-    source: Source | RemoteFile, how: ReadOptions, readers: Readers | None
-) -> tuple[str, StoredSamples]:
-    """A file's name for messages, and its samples; of its channels in turn, if they are split."""
-    if readers is not None and isinstance(source, str | PathLike) and readers.can_read(source):
-        name = name_for_messages(fspath(source))
-        return name, readers.read(source, name, how)
-    name, file = open_source(source)
-    with file:
-        if readers is not None and readers.count and isinstance(source, RemoteFile):
-            return name, readers.read(file.name, name, how)
-        return name, StoredSamples(name, pieces_of(name, file, how))
 
 
 def stem_of(source: AudioSource) -> str:

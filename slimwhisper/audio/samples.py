@@ -4,6 +4,7 @@ for reading in parts, in the caller's array, in memory or in a temporary file, b
 
 import io
 import os
+import struct
 import tempfile
 import threading
 import weakref
@@ -11,14 +12,16 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import IO, Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions, is_silence, plain_samples, recordings
 from slimwhisper.errors import AudioError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
@@ -28,9 +31,33 @@ STEREO = ("left", "right")  # the names of two channels; of more, "channel 1", "
 SPOOL_SECONDS = 600  # longer recordings are stored on disk
 SAMPLE_BYTES = 2  # of int16
 BLOCK = 1 << 19  # samples per read
+PLAIN_WAV = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # a format chunk
+PLAIN_HEAD = b"WAVEfmt \x10\0\0\0" + PLAIN_WAV + b"data"  # between the file's and the samples' size
+# who reads all other files, as "module:name"; it is imported for the first of them
+OTHERS = "slimwhisper.audio_formats.pieces:pieces_of"
 
 
 Span = tuple[int, int]  # samples [start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read a recording."""
+
+    allow_truncated: bool | None = False  # a file that ends early; None: messages do not offer it
+    split: bool = False  # keep the channels, do not mix them
+    audio_track: str | int | None = None  # a number from 1, or a language; None: FFmpeg's choice
+    seconds: float = inf  # the longest recording
+
+
+def silence(count: int) -> NDArray[np.int16]:
+    """A piece [count] of the silence that a file's clock has, without memory: `is_silence`."""
+    return np.broadcast_to(np.int16(0), count)
+
+
+def is_silence(piece: NDArray[np.int16]) -> bool:
+    """Whether a piece is the silence that a file's clock has, and not the file's own."""
+    return not any(piece.strides)
 
 
 class Samples(Protocol):
@@ -366,27 +393,27 @@ def name_for_messages(path: str) -> str:
 
 
 def pieces_of(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.int16]]:
-    """Pieces of int16 [n] of `file`: at least one sample, or an error. If channels are not mixed,
-    those of more than one come as [n, channels].
+    """Pieces of int16 [n] of `file`, which is at its start: at least one sample, or an error. If
+    channels are not mixed, those of more than one come as [n, channels].
     """
-    channels: set[tuple[int, ...]] = set()
-    for part in recordings(name, file):
-        for piece in _pieces_of_one(name, part, how):
-            channels.add(piece.shape[1:])
-            if len(channels) > 1:
-                raise AudioError(f"{name}: recordings with different channels follow each other")
-            yield piece
+    head, size = file.read(44), file.seek(0, os.SEEK_END)
+    file.seek(0)
+    is_plain = head[:4] == b"RIFF" and head[8:40] == PLAIN_HEAD
+    stated = int.from_bytes(head[40:], "little")
+    if is_plain and 0 < stated == size - len(head) and how.audio_track is None:
+        return plain_pieces(name, file, len(head), size)
+    return resolve_name(OTHERS)(name, file, how)
 
 
-def _pieces_of_one(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.int16]]:
-    """Of one recording. A 16-bit 16 kHz mono WAV is read without PyAV, which takes longer."""
-    plain = plain_samples(file)
-    if plain is None or how.audio_track not in (None, 1, "1"):
-        from slimwhisper.audio.ffmpeg import decode  # PyAV is slow to import
+def read_file(source: Source | RemoteFile, how: ReadOptions) -> tuple[str, StoredSamples]:
+    """A file's name for messages, and its samples; of its channels in turn, if they are split."""
+    name, file = open_source(source)
+    with file:
+        return name, StoredSamples(name, pieces_of(name, file, how))
 
-        yield from decode(name, file, how)
-        return
-    start, stop = plain
+
+def plain_pieces(name: str, file: BinaryIO, start: int, stop: int) -> Iterator[NDArray[np.int16]]:
+    """Pieces of int16 [n] of 16-bit samples at 16 kHz, one channel, between two positions."""
     file.seek(start)
     left = (stop - start) // SAMPLE_BYTES
     while left:

@@ -35,7 +35,7 @@ _AGAIN = "copy or download it again"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a reader found in a checkpoint. Nothing of it is checked yet.
+    """What a reader found in a checkpoint. `read_checkpoint` checks the tensors.
 
     Attributes:
         dims: The dimensions of the model.

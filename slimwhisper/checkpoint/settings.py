@@ -1,32 +1,20 @@
-"""Reads a model's own decoding settings from the JSON files of its folder; and knows the
-cross-attention heads that follow the audio, from which word timestamps are read.
+"""A model's own decoding settings; and the cross-attention heads that follow the audio, from which
+word timestamps are read.
 
-Names and meanings are those of transformers' `GenerationConfig` and `WhisperFeatureExtractor`.
-Settings that a folder does not have are Whisper's.
+Names and meanings are those of transformers' `GenerationConfig`. Settings that a model does not
+have are Whisper's.
 """
 
 import base64
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from slimwhisper.checkpoint.files import JSONFields, load_error, read_json_of
-from slimwhisper.checkpoint.names import ALIGNMENT_DUMPS
 from slimwhisper.errors import OptionError
-from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
-from slimwhisper.text import not_one_of
-from slimwhisper.tokens.vocabulary import (
-    Vocabulary,
-    get_tokenizer,
-    get_vocabulary,
-    suppressed,
-    with_new_names,
-)
-from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, Dims
+from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
 Heads = Mapping[int, Sequence[int]]  # decoder layer: its heads, both in order
 
@@ -35,12 +23,6 @@ def default_heads(dims: Dims) -> Heads:
     """All heads of the upper half of the layers, as in openai-whisper for unknown weights."""
     layers = range(dims.n_text_layer // 2, dims.n_text_layer)
     return {layer: range(dims.n_text_head) for layer in layers}
-
-
-def official_heads(name: str, dims: Dims) -> Heads | None:
-    """The heads that OpenAI found for one of its checkpoints; None for other names."""
-    dump = ALIGNMENT_DUMPS.get(name)
-    return None if dump is None else parse_head_dump(dump, dims)
 
 
 def parse_head_dump(dump: bytes, dims: Dims) -> Heads:
@@ -54,19 +36,7 @@ def parse_head_dump(dump: bytes, dims: Dims) -> Heads:
     except (ValueError, OSError, EOFError) as error:
         shape = f"{dims.n_text_layer} layers of {dims.n_text_head} heads"
         raise OptionError(f"alignment heads: not a dump for {shape}; give the model's") from error
-    return _by_layer(pairs)
-
-
-def parse_head_pairs(pairs: Any, dims: Dims) -> Heads | None:
-    """The heads of a folder's "alignment_heads", [layer, head] each; None if they are not valid."""
-    try:
-        valid = [(int(layer), int(head)) for layer, head in pairs]
-    except (ValueError, TypeError, OverflowError):
-        return None
-    layers, heads = range(dims.n_text_layer), range(dims.n_text_head)
-    if not valid or any(layer not in layers or head not in heads for layer, head in valid):
-        return None
-    return _by_layer(valid)
+    return heads_by_layer(pairs)
 
 
 def head_pairs(heads: Heads) -> list[list[int]]:
@@ -74,27 +44,12 @@ def head_pairs(heads: Heads) -> list[list[int]]:
     return [[layer, head] for layer in sorted(heads) for head in heads[layer]]
 
 
-def _by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
+def heads_by_layer(pairs: Sequence[Sequence[int]]) -> Heads:
+    """The heads of pairs, [layer, head] each."""
     by_layer: dict[int, list[int]] = {}
     for layer, head in sorted((layer, head) for layer, head in pairs):
         by_layer.setdefault(layer, []).append(head)
     return by_layer
-
-
-GENERATION, CONFIG, TOKENIZER = "generation_config.json", "config.json", "tokenizer.json"
-EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
-_FFT_SAMPLES = 400
-_OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
-# settings that transformers follows and slimwhisper does not, and the values without effect
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "num_beams": (None, 1),
-    "do_sample": (None, False),
-    "repetition_penalty": (None, 1, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "min_length": (None, 0),
-    "bad_words_ids": (None, []),
-    "sequence_bias": (None,),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,174 +136,3 @@ class GenerationSettings:
 
 
 DEFAULT_SETTINGS = GenerationSettings()  # of a model without settings of its own
-
-
-def _check_audio(folder: Path, dims: Dims) -> None:
-    """Refuse spectrograms that are not Whisper's."""
-    for name in EXTRACTORS:
-        content = read_json_of(folder, name) or {}
-        content = content.get("feature_extractor", content)
-        if not isinstance(content, dict):
-            what = "feature_extractor is not a JSON object; copy it again"
-            raise load_error(f"{folder / name}: {what}")
-        required = {
-            "feature_size": dims.n_mels,
-            "hop_length": HOP_SAMPLES,
-            "chunk_length": dims.n_audio_ctx // POSITIONS_PER_SECOND,
-            "sampling_rate": SAMPLE_RATE,
-            "n_fft": _FFT_SAMPLES,
-            "dither": 0,
-            "do_normalize": False,
-        }
-        for key, whispers in required.items():
-            if content.get(key, whispers) not in (whispers, None):
-                source = f"{'config.json' if key in _OF_MODEL else 'Whisper'}'s {whispers!r}"
-                found = f"{key} is {content[key]!r}, but only {source} is supported"
-                raise load_error(f"{folder / name}: {found}; use a model that was trained with it")
-
-
-class _TokenFields(JSONFields):
-    """Fields that hold token ids, or None where they are not given. Raises CheckpointError."""
-
-    def __init__(self, file: Path, content: Mapping[str, Any], size: int) -> None:
-        """size: of the vocabulary."""
-        super().__init__(file, content)
-        self.size = size
-
-    def token(self, key: str) -> int | None:
-        value = self.content.get(key)
-        if isinstance(value, list) and len(value) == 1:  # eos_token_id may be a list
-            value = value[0]
-        if value is not None and not self._is_token(value):
-            raise self.invalid(key, f"not a token id below {self.size}")
-        return value
-
-    def tokens(self, key: str) -> tuple[int, ...] | None:
-        """Those of the vocabulary; transformers also ignores others."""
-        value = self.get(key, list)
-        if value is None:
-            return None
-        if any(type(t) is not int for t in value):
-            raise self.invalid(key, "not a list of token ids")
-        return tuple(sorted({t for t in value if self._is_token(t)}))
-
-    def named(self, key: str) -> dict[str, int] | None:
-        value = self.get(key, dict)
-        if value is None:
-            return None
-        if not all(map(self._is_token, value.values())):
-            raise self.invalid(key, f"not a mapping from names to token ids below {self.size}")
-        tokens = with_new_names({f"<|{_bare(name)}|>": t for name, t in value.items()})
-        return {_bare(name): t for name, t in tokens.items()}
-
-    def position_pairs(self, key: str) -> tuple[tuple[int, int | None], ...]:
-        """Pairs of a position and a token, or None for no token."""
-        pairs = self.get(key, list, [])
-        for pair in pairs:
-            kinds = [type(n) for n in pair] if isinstance(pair, list) else []
-            if kinds not in ([int, int], [int, type(None)]):
-                raise self.invalid(key, "not a list of pairs of a position and a token id")
-        return tuple((position, token) for position, token in pairs)
-
-    def _is_token(self, value: Any) -> bool:
-        return type(value) is int and 0 <= value < self.size
-
-
-def _bare(token: str) -> str:
-    """ "<|de|>" -> "de"."""
-    return token.removeprefix("<|").removesuffix("|>")
-
-
-def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
-    """Settings from generation_config.json, else from config.json; checks the feature extractor's.
-
-    Raises CheckpointError.
-    """
-    _check_audio(folder, dims)
-    config, generation = (read_json_of(folder, name) for name in (CONFIG, GENERATION))
-    source, content = (CONFIG, config or {}) if generation is None else (GENERATION, generation)
-    beside = _audio_window(folder / CONFIG, config or {})  # beside the dimensions
-    found = parse_settings(folder / source, content, dims)
-    return found if found.audio_window else replace(found, audio_window=beside)
-
-
-def _audio_window(file: Path, content: Mapping[str, Any]) -> str | None:
-    """A model's setting in a file. Raises CheckpointError."""
-    value = content.get("audio_window")
-    if value not in (None, *AUDIO_WINDOWS):
-        raise load_error(f"{file}: audio_window is {not_one_of(value, AUDIO_WINDOWS)}; correct it")
-    return value
-
-
-def parse_settings(file: Path, content: Mapping[str, Any], dims: Dims) -> GenerationSettings:
-    """The settings that stand in a file. Raises CheckpointError."""
-    # config.json has Whisper's own numbers in some fields, whatever was trained
-    fields, trained = _TokenFields(file, content, dims.n_vocab), file.name != CONFIG
-    task, language = fields.get("task", str), fields.get("language", str)
-    if task is not None and task not in TASKS:
-        raise fields.invalid("task", f"neither {TASKS[0]!r} nor {TASKS[1]!r}")
-    ignored = [key for key, plain in _UNSUPPORTED.items() if content.get(key) not in plain]
-    return GenerationSettings(
-        file=file.name,
-        suppress_tokens=fields.tokens("suppress_tokens"),
-        begin_suppress_tokens=fields.tokens("begin_suppress_tokens"),
-        language=None if language is None else _bare(language),
-        task=task,
-        max_initial_timestamp_index=fields.whole("max_initial_timestamp_index", 0),
-        max_length=fields.whole("max_length", 1) if trained else None,
-        return_timestamps=fields.get("return_timestamps", bool),
-        is_multilingual=fields.get("is_multilingual", bool),
-        lang_to_id=fields.named("lang_to_id"),
-        task_to_id=fields.named("task_to_id"),
-        eos_token_id=fields.token("eos_token_id") if trained else None,
-        decoder_start_token_id=fields.token("decoder_start_token_id") if trained else None,
-        no_timestamps_token_id=fields.token("no_timestamps_token_id"),
-        prev_sot_token_id=fields.token("prev_sot_token_id"),
-        alignment_heads=parse_head_pairs(content.get("alignment_heads"), dims),
-        audio_window=_audio_window(file, content),
-        forced=fields.position_pairs("forced_decoder_ids"),
-        ignored=tuple(Setting(k, str(content[k]), "not followed", followed=False) for k in ignored),
-    )
-
-
-OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
-TASK_TOKENS = tuple(f"<|{task}|>" for task in TASKS)
-MARKS = {  # whisper's name: the setting that chooses it
-    "<|endoftext|>": "eos_token_id",
-    "<|startoftranscript|>": "decoder_start_token_id",
-    "<|startoflm|>": None,
-    "<|startofprev|>": "prev_sot_token_id",
-    "<|nospeech|>": None,
-    "<|notimestamps|>": "no_timestamps_token_id",
-}
-
-
-def chosen_tokens(settings: GenerationSettings) -> dict[str, int]:
-    """The marks and tasks that the settings define, by whisper's names."""
-    ids = {name: getattr(settings, key) for name, key in MARKS.items() if key is not None}
-    ids |= {f"<|{task}|>": i for task, i in (settings.task_to_id or {}).items()}
-    return {n: i for n, i in ids.items() if i is not None and (n in MARKS or n in TASK_TOKENS)}
-
-
-def openai_vocabulary(dims: Dims, settings: GenerationSettings) -> Vocabulary | None:
-    """openai-whisper's vocabulary with the model's settings; None if those name other tokens."""
-    base = get_vocabulary(dims)
-    whispers = get_tokenizer(dims)
-    chosen = chosen_tokens(settings)
-    if any(whispers.special_tokens[name] != i for name, i in chosen.items()):
-        return None
-    codes = {i: code for code, i in (settings.lang_to_id or {}).items()}
-    if settings.lang_to_id is not None and base.languages and codes != base.languages:
-        return None
-    suppress = (settings.suppress_tokens, settings.begin_suppress_tokens)
-    lists = [
-        None if tokens is not None and {*tokens} == {*default} else tokens
-        for tokens, default in zip(suppress, suppressed(whispers), strict=True)
-    ]
-    result = base
-    if lists != [None, None]:
-        result = replace(base, suppressed=lists[0], suppressed_first=lists[1])
-    if settings.is_multilingual is False and base.languages:
-        plain = type(whispers)(whispers.encoding, whispers.num_languages)
-        result = replace(result, languages={}, tasks=TASKS[:1], make_tokenizer=lambda *_: plain)
-    return result

@@ -23,11 +23,11 @@ from tokenizers import processors
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
-from slimwhisper.checkpoint.formats.hugging_face import DIMENSIONS, hugging_face_name
+from slimwhisper.checkpoint.hugging_face import DIMENSIONS, hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.checkpoint.settings import head_pairs
-from slimwhisper.checkpoint.vocabulary import byte_level_tokenizer
 from slimwhisper.errors import OptionError, OutputError
+from slimwhisper.formats.folders import byte_level_tokenizer
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings

@@ -9,7 +9,7 @@ import torch
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Attention, Folded, fold
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.names import HUB_MODELS
+from slimwhisper.formats.names import HUB_MODELS
 from slimwhisper.types import Dims
 
 META = torch.device("meta")

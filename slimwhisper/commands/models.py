@@ -12,12 +12,11 @@ import torch
 
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.checkpoint.files import expand_user, expected_shapes
-from slimwhisper.checkpoint.formats.openai import read
-from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.names import BUNDLED, HUB_MODELS, MODEL_URLS, bundled_file
+from slimwhisper.checkpoint.load import read
 from slimwhisper.commands.costs import allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats import names
 from slimwhisper.formats.downloads import default_download_root, fetch_model
 from slimwhisper.text import human_size
 from slimwhisper.tokens.vocabulary import SIZES
@@ -43,7 +42,7 @@ def run_models(arguments: argparse.Namespace) -> int:
     """The `models` command: `model_dir`, `json`."""
     root = arguments.model_dir
     folder = default_download_root() if root is None else expand_user(root)
-    models = [_describe(name, folder) for name in available_models()]
+    models = [_describe(name, folder) for name in names.available_models()]
     if arguments.json:
         print(json.dumps([asdict(model) for model in models]))
     else:
@@ -53,22 +52,22 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 def _describe(name: str, root: Path) -> KnownModel:
     """root: the folder of downloaded models."""
-    if name in BUNDLED:
-        source, path = "bundled", _existing(bundled_file(name))
-        dims: Dims | None = read(bundled_file(name)).dims
-    elif name in HUB_MODELS:
-        source, dims = HUB_MODELS[name].repository, known_dims(name)
+    if name in names.BUNDLED:
+        source, path = "bundled", _existing(names.bundled_file(name))
+        dims: Dims | None = read(names.bundled_file(name)).dims
+    elif name in names.HUB_MODELS:
+        source, dims = names.HUB_MODELS[name].repository, known_dims(name)
         path = _cached(source)
     else:
         source, dims = "openai", known_dims(name)
-        path = _existing(root / MODEL_URLS[name].rpartition("/")[2])
+        path = _existing(root / names.MODEL_URLS[name].rpartition("/")[2])
     parameters = window = None
-    languages = HUB_MODELS[name].language if name in HUB_MODELS else "?"
+    languages = names.HUB_MODELS[name].language if name in names.HUB_MODELS else "?"
     if dims is not None:
         parameters = sum(map(math.prod, expected_shapes(dims).values()))
         caches = dict(zip(PRESETS, allocate(dims, 1, torch.float16), strict=True))
         window = caches[PRESET].bytes_per_window
-        if name not in HUB_MODELS:
+        if name not in names.HUB_MODELS:
             languages = language_count(dims)
     size = None if parameters is None else parameters * torch.float16.itemsize
     location = None if path is None else str(path)

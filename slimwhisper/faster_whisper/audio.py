@@ -30,7 +30,7 @@ def decode_audio(
     """
     if sampling_rate == SAMPLE_RATE and not split_stereo:
         return load_audio(input_file, allow_truncated=True)
-    from slimwhisper.audio.ffmpeg import decode_as  # PyAV is slow to import
+    from slimwhisper.audio_formats.ffmpeg import decode_as  # PyAV is slow to import
 
     name, file = open_source(input_file)
     with file:

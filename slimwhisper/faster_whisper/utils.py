@@ -3,9 +3,9 @@
 import logging
 import os
 
-from slimwhisper.checkpoint.load import available_models
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import locate_checkpoint
+from slimwhisper.formats.names import available_models
 from slimwhisper.text import format_timestamp
 
 __all__ = ["available_models", "download_model", "format_timestamp", "get_logger"]

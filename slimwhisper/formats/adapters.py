@@ -23,7 +23,7 @@ from slimwhisper.checkpoint.files import (
     load_error,
     read_tensors,
 )
-from slimwhisper.checkpoint.formats.hugging_face import hugging_face_name, openai_name
+from slimwhisper.checkpoint.hugging_face import hugging_face_name, openai_name
 from slimwhisper.formats.downloads import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder
 
 _PREFIX = "base_model.model."

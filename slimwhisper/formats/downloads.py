@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 import torch
 
 from slimwhisper.checkpoint.files import expand_user, load_error
-from slimwhisper.checkpoint.formats.hugging_face import WHOLE, index_of, shards
+from slimwhisper.checkpoint.hugging_face import WHOLE, index_of, shards
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats.foreign import CTRANSLATE2, CTRANSLATE2_TOKENS
 

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import Contents, head_of, inside, load_error, reading
-from slimwhisper.checkpoint.formats.hugging_face import tie_output
-from slimwhisper.checkpoint.settings import OTHER_TABLE, TOKENIZER
+from slimwhisper.checkpoint.hugging_face import tie_output
 from slimwhisper.tokens.vocabulary import is_openai_table, openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
+
+OTHER_TABLE = "its vocabulary is not OpenAI's; use the Hugging Face folder that it was made from"
 
 
 class BinaryFile:
@@ -298,7 +299,7 @@ def _check_vocabulary(folder: Path, dims: Dims) -> None:
     """
     listed, lines = (inside(folder, name) for name in CTRANSLATE2_TOKENS)
     file, openai = listed if listed.is_file() else lines, openai_tokenizer(dims)
-    if openai is None or inside(folder, TOKENIZER).is_file():
+    if openai is None or inside(folder, "tokenizer.json").is_file():
         return
     if not file.is_file():
         raise load_error(f"{folder}: has no vocabulary.json; copy the whole folder again")

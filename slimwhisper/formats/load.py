@@ -1,24 +1,24 @@
 """Loads a checkpoint by its name or path, and merges an adapter into it.
 
 These can be loaded: bundled models, openai-whisper's names and `.pt` files, folders, ids and short
-names of Hugging Face (see `checkpoint.names`), models of faster-whisper and whisper.cpp that are
-not quantised (see `foreign`), and a LoRA adapter in PEFT's format for all of them
-(see `adapters`). Nothing except tensors is unpickled.
+names of Hugging Face (see `names`), models of faster-whisper and whisper.cpp that are not quantised
+(see `foreign`), and a LoRA adapter in PEFT's format for all of them (see `adapters`). Nothing
+except tensors is unpickled.
 """
 
 import logging
 import os
-from dataclasses import replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
 from slimwhisper.checkpoint.files import expand_user, load_error
-from slimwhisper.checkpoint.formats.readers import READERS
-from slimwhisper.checkpoint.load import Checkpoint, available_models, read_checkpoint
-from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, MODEL_URLS, bundled_file
+from slimwhisper.checkpoint.load import READERS, Checkpoint, read_checkpoint
+from slimwhisper.checkpoint.settings import parse_head_dump
 from slimwhisper.errors import CheckpointError
+from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml
+from slimwhisper.formats.settings import openai_vocabulary, parse_settings
 
 logger = logging.getLogger("slimwhisper")
 
@@ -63,20 +63,29 @@ def load_checkpoint(
             from slimwhisper.formats.adapters import merge_adapter, read_adapter
 
             lora = read_adapter(adapter, local_files_only)
-        checkpoint = read_checkpoint(path, label)
+        found = read_checkpoint(path, label)
+        dims, vocabulary = found.dims, None
+        if path.is_dir():
+            from slimwhisper.formats.folders import read_folder
+
+            vocabulary, settings = read_folder(path, dims)
+        else:
+            settings = parse_settings(path, found.settings, dims)
+            vocabulary = openai_vocabulary(dims, settings)
+        heads = settings.alignment_heads
+        if heads is None and label in names.ALIGNMENT_DUMPS:
+            heads = parse_head_dump(names.ALIGNMENT_DUMPS[label], dims)
     except OSError as error:  # a parent folder is not readable, or a name is too long
         reason = f"cannot be read: {error.strerror or error}"
         raise load_error(f"{label[:300]}: {reason}; make it readable for this user") from error
+    state = found.state
     if adapter is not None and lora is not None:
-        state, name = merge_adapter(checkpoint.state, lora), f"{label} with {Path(adapter).name}"
-        checkpoint = replace(checkpoint, name=name, state=state)
-    label, settings = checkpoint.name, checkpoint.settings
+        state, label = merge_adapter(state, lora), f"{label} with {Path(adapter).name}"
     for row in settings.ignored:
         logger.warning("%s: %s %s is %s, %s", label, settings.file, row.name, row.value, row.effect)
     if in_memory:
-        state = {key: tensor.clone() for key, tensor in checkpoint.state.items()}
-        checkpoint = replace(checkpoint, state=state)
-    return checkpoint
+        state = {key: tensor.clone() for key, tensor in state.items()}
+    return Checkpoint(label, dims, state, heads, vocabulary, settings, found.folder)
 
 
 def locate_checkpoint(
@@ -96,19 +105,19 @@ def locate_checkpoint(
         CheckpointError: When it cannot be found or downloaded.
     """
     label = os.fspath(name)
-    if label in BUNDLED:
-        logger.warning(BUNDLED[label])
-        return bundled_file(label)
-    if label in MODEL_URLS:
+    if label in names.BUNDLED:
+        logger.warning(names.BUNDLED[label])
+        return names.bundled_file(label)
+    if label in names.MODEL_URLS:
         from slimwhisper.formats.downloads import fetch_openai
 
-        return fetch_openai(label, MODEL_URLS[label], download_root, local_files_only)
+        return fetch_openai(label, names.MODEL_URLS[label], download_root, local_files_only)
     if label and (path := expand_user(label)).exists():  # Path("") is the current folder
         return path
     from slimwhisper.formats.downloads import fetch_model, looks_like_hub_id
 
-    if label in HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
-        return fetch_model(HUB_IDS.get(label, label), local_files_only)
+    if label in names.HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
+        return fetch_model(names.HUB_IDS.get(label, label), local_files_only)
     raise _unknown(label)
 
 
@@ -116,7 +125,7 @@ def _unknown(label: str) -> CheckpointError:
     if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
         what = "no such file or folder; check the path, or give a name like turbo"
         return load_error(f"{label}: {what}")
-    near = get_close_matches(label.lower(), available_models(), n=3)
+    near = get_close_matches(label.lower(), names.available_models(), n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     known = f"{hint}`slimwhisper models` lists the names"
     return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimwhisper.addresses import is_uri, redact
-from slimwhisper.audio.headers import Selection, is_hidden
+from slimwhisper.audio_formats.names import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind
 from slimwhisper.outputs import FORMATS

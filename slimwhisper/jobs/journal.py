@@ -44,10 +44,10 @@ from typing import Any
 import numpy as np
 
 from slimwhisper.cache.forms import PRESETS, choose_forms
-from slimwhisper.checkpoint.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.disk import file_digest, folder_digest, open_locked
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
+from slimwhisper.formats.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.jobs.inputs import Digests, digest_of
 from slimwhisper.option_group import groups_of
 from slimwhisper.options import Options

@@ -30,7 +30,7 @@ from ray.exceptions import RayError
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from slimwhisper.audio.threads import Loader, set_threads
+from slimwhisper.audio.threads import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first
@@ -40,6 +40,7 @@ from slimwhisper.jobs.progress import LogHandler, model_facts
 from slimwhisper.jobs.writers import RecordingResult, Write, write_result
 from slimwhisper.loading import load_model
 from slimwhisper.ray.worker_plan import WorkerPlan, plan_workers
+from slimwhisper.recordings.transcribe import Loader
 from slimwhisper.text import error_line
 from slimwhisper.types import Transcript
 

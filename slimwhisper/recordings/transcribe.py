@@ -1,14 +1,17 @@
 """Recordings: made as the options ask, read ahead, decoded side by side."""
 
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import WORKERS, Loader
+from slimwhisper.audio.threads import WORKERS, use_threads
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.recording import Recording
@@ -82,6 +85,7 @@ def load_recording(
 
 
 Source = TypeVar("Source")
+Loaded = TypeVar("Loaded")
 Outcome = Transcript | SlimWhisperError
 
 
@@ -135,6 +139,85 @@ class Callbacks:
     on_segments: Callable[[Any, list[Segment], float], None] | None = None
     on_duration: Callable[[Any, float], None] | None = None
     on_step: Callable[[int, int, float], None] | None = None
+
+
+class Loader(Generic[Source, Loaded]):
+    """Runs `load` on sources in other threads; returns the results in the sources' order.
+
+    One thread reads the sources, so a slow iterator does not block the caller. At most `ahead` are
+    read before the first of them is returned, which bounds memory and open files.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        load: Callable[[Source], Loaded],
+        ahead: int,
+        workers: int,
+    ) -> None:
+        """workers: threads."""
+        self.exhausted = False  # no results are left; known once `next` has returned None
+        self._load = load
+        self._slots = threading.Semaphore(ahead)
+        self._pool = ThreadPoolExecutor(workers, "slimwhisper-load", initializer=use_threads)
+        # the last item is what the sources' iterator raised, usually StopIteration
+        self._items: deque[tuple[Source, Future[Loaded]] | BaseException] = deque()
+        self._count = threading.Semaphore(0)  # of the items
+        self._closed = False
+        # a daemon: it may wait for an iterator that never ends
+        threading.Thread(target=self._submit_all, args=(sources,), daemon=True).start()
+
+    def _submit_all(self, sources: Iterable[Source]) -> None:
+        try:
+            iterator = iter(sources)
+            while not self._closed:
+                self._slots.acquire()
+                if self._closed:
+                    return
+                source = next(iterator)
+                self._items.append((source, self._pool.submit(self._load, source)))
+                self._count.release()
+        except BaseException as problem:
+            self._items.append(problem)
+            self._count.release()
+
+    def next(self, block: bool) -> tuple[Source, Loaded | SlimWhisperError] | None:
+        """The next source and its result; None if it is not ready and `block` is False, or at the
+        end. Raises what the sources' iterator raised.
+        """
+        item = self._items[0] if self._items else None
+        is_ready = isinstance(item, BaseException) or (item is not None and item[1].done())
+        if self.exhausted or not (block or is_ready):
+            return None
+        self._count.acquire()
+        item = self._items.popleft()
+        if isinstance(item, BaseException):
+            self.exhausted = True
+            if not isinstance(item, StopIteration):
+                raise item
+            return None
+        source, future = item
+        outcome: Loaded | SlimWhisperError
+        try:
+            outcome = future.result()
+        except Exception as error:  # one bad recording must not end a job of thousands
+            outcome = wrap_unexpected(error, "cannot be read: ")
+        self._slots.release()
+        return source, outcome
+
+    def close(self, discard: Callable[[Loaded], Any]) -> None:
+        """Stop. Results not yet returned, loaded or still loading, are passed to `discard`."""
+        self._closed = True
+        self._slots.release()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+        def drop(future: "Future[Loaded]") -> None:
+            if not future.cancelled() and future.exception() is None:
+                discard(future.result())
+
+        for item in list(self._items):
+            if not isinstance(item, BaseException):
+                item[1].add_done_callback(drop)
 
 
 def transcribe_all(

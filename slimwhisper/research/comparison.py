@@ -19,10 +19,10 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.headers import Selection, is_hidden
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.threads import set_threads
+from slimwhisper.audio_formats.names import Selection, is_hidden
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, blocks_of
 from slimwhisper.cache.forms import Form, parse_form

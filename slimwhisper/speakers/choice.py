@@ -16,6 +16,7 @@ from typing import Any
 
 from slimwhisper._lazy import is_installed
 from slimwhisper.audio.options import check_speaker_names
+from slimwhisper.audio_formats.names import Selection
 from slimwhisper.disk import content_digest
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.option_group import ModelFacts, OptionGroup, option
@@ -110,8 +111,6 @@ def voices_in(folder: str | PathLike[str]) -> tuple[tuple[str, str], ...]:
         files = sorted(path.iterdir())
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror}); give a folder") from None
-    from slimwhisper.audio.headers import Selection  # imports numpy
-
     takes = Selection().takes
     pairs = tuple((f.stem, str(f)) for f in files if takes(str(f)))
     if not pairs:

@@ -20,7 +20,7 @@ from posixpath import commonpath, normpath
 from typing import IO, Any
 
 from slimwhisper.addresses import is_uri, protocol_of, redact
-from slimwhisper.audio.headers import AUDIO_SUFFIXES, HEAD, Selection, is_hidden
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES, HEAD, Selection, is_hidden
 from slimwhisper.errors import AudioError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind, edge
 from slimwhisper.jobs.inputs import longest_first

@@ -17,8 +17,8 @@ from shutil import copyfileobj
 from typing import IO, Any, cast
 
 from slimwhisper.addresses import LOCAL, is_uri, protocol_of, reason_of, redact
-from slimwhisper.audio.headers import HEAD, is_hidden
 from slimwhisper.audio.samples import RemoteFile
+from slimwhisper.audio_formats.names import HEAD, is_hidden
 from slimwhisper.errors import (
     AudioError,
     DependencyError,

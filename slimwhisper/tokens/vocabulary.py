@@ -1,7 +1,7 @@
 """The token ids that decoding needs: special tokens by name, timestamps and text as ranges; and
 OpenAI's token tables by the size of the vocabulary, for comparing and writing other formats.
 
-`get_vocabulary` returns those of openai-whisper's tables; `slimwhisper.checkpoint.vocabulary` reads
+`get_vocabulary` returns those of openai-whisper's tables; `slimwhisper.formats.folders` reads
 those of a model's files.
 """
 

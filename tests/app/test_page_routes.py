@@ -21,8 +21,8 @@ from slimwhisper.app.page.handlers import Run, RunOrder
 from slimwhisper.app.page.page import cost_table
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
 from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from tests.support.live import Begin, eventually, held_engines, held_readers
 from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload
 from tests.support.paths import BROKEN, ROOT

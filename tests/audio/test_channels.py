@@ -8,10 +8,9 @@ import soundfile
 import torch
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
-from slimwhisper.audio.readers import Readers
-from slimwhisper.audio.samples import Samples
+from slimwhisper.audio.samples import ReadOptions, Samples
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.sounds import convert, needs_ffmpeg, sound, write
 

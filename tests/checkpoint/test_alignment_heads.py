@@ -6,9 +6,11 @@ import pytest
 import torch
 import whisper
 
-from slimwhisper.checkpoint.settings import default_heads, official_heads, parse_head_pairs
+from slimwhisper.checkpoint.settings import default_heads, parse_head_dump
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.formats.names import ALIGNMENT_DUMPS
+from slimwhisper.formats.settings import parse_head_pairs
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 from tests.support.checkpoints import random_state, save_hf, save_openai, tiny_dims
@@ -38,14 +40,12 @@ def plain(heads) -> dict[int, list[int]]:
 @pytest.mark.parametrize("name", ["tiny", "base.en", "large-v3", "turbo"])
 def test_official_heads(name: str) -> None:
     dims = OFFICIAL_DIMS[name]
-    heads = official_heads(name, dims)
-    assert heads is not None
+    heads = parse_head_dump(ALIGNMENT_DUMPS[name], dims)
     assert plain(heads) == as_whisper(dims, whisper._ALIGNMENT_HEADS[name])
 
 
 def test_unknown_weights_use_the_upper_half() -> None:
     dims = dims_of(5, 2)
-    assert official_heads("digits", dims) is None
     assert plain(default_heads(dims)) == as_whisper(dims, None) == {2: [0, 1], 3: [0, 1], 4: [0, 1]}
 
 

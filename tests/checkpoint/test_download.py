@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from slimwhisper.checkpoint.names import MODEL_URLS
 from slimwhisper.formats.downloads import default_download_root
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.formats.names import MODEL_URLS
 from tests.support.checkpoints import DIMS, State, assert_equal, refusal
 from tests.support.servers import Server, serving
 

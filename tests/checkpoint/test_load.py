@@ -14,12 +14,11 @@ from whisper.model import ModelDimensions, Whisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.files import EMBEDDING, OUTPUT, expected_shapes
-from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.names import bundled_file
 from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.disk import weights_digest
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.formats.names import available_models, bundled_file
 from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE, Dims

@@ -8,10 +8,9 @@ import pytest
 import whisper
 from huggingface_hub import constants
 
-from slimwhisper.checkpoint.load import available_models
-from slimwhisper.checkpoint.names import HUB_IDS, HUB_MODELS
 from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
 from slimwhisper.formats import downloads
+from slimwhisper.formats.names import HUB_IDS, HUB_MODELS, available_models
 from slimwhisper.research.report import make_report
 from tests.support.checkpoints import refusal
 from tests.support.command import RunCLI

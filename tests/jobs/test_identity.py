@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from slimwhisper import cli
-from slimwhisper.checkpoint.names import BUNDLED
 from slimwhisper.disk import MIB, WHOLE_FILE, file_digest
+from slimwhisper.formats.names import BUNDLED
 from slimwhisper.jobs.journal import identify_model
 from tests.support.command import python
 from tests.support.fake_model import FakeModel

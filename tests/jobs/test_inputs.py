@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.audio.headers import AUDIO_SUFFIXES
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.errors import AudioError
 from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.inputs import Inputs, StandardInput, distinct

@@ -16,7 +16,7 @@ import torch
 
 from slimwhisper import devices
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio import readers
+from slimwhisper.audio_formats import readers
 from slimwhisper.cli import main
 from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError, SlimWhisperError
@@ -135,7 +135,7 @@ def workers_of(parent: int) -> set[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             ppid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if ppid == parent and b"slimwhisper.audio.readers" in (folder / "cmdline").read_bytes():
+            if ppid == parent and readers.__name__.encode() in (folder / "cmdline").read_bytes():
                 found.add(int(folder.name))
         except OSError:  # it has ended
             continue
@@ -177,9 +177,7 @@ def test_a_recording_whose_readers_are_killed_stays_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a system kills them that is short of memory: the next run reads the file."""
-    killed = (
-        "import os, slimwhisper.audio.readers as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
-    )
+    killed = f"import os, {readers.__name__} as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
     command = [*"transcribe --model digits --loaders 2 --journal True -f txt -o".split()]
     command += [str(tmp_path), str(SAMPLES / "phone-number.wav")]
     with monkeypatch.context() as patch:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from slimwhisper.audio.load import load_samples
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import RemoteFile
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from slimwhisper.files import Fingerprint
 from slimwhisper.jobs import members
@@ -243,7 +243,7 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
             (part, expected[24_000:56_000]),
             (rest, expected[24_000:]),
         ):
-            read = load_samples(file, readers=readers).read(0, 10**9)
+            read = load_samples(file, read=readers.read_source).read(0, 10**9)
             np.testing.assert_array_equal(read, samples)
         for file, problem in (
             (beyond, "#t=10000,10001: no audio from 10000 s on"),
@@ -251,7 +251,7 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
             (bad, "^memory://s/bad.wav: "),
         ):
             with pytest.raises(AudioError, match=problem):
-                load_samples(file, readers=readers)
+                load_samples(file, read=readers.read_source)
     finally:
         readers.close()
 

@@ -22,8 +22,8 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
-from slimwhisper.audio.readers import Readers
 from slimwhisper.audio.samples import StoredSamples
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.service.shared_engine import SharedEngine
 

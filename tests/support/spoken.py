@@ -15,7 +15,7 @@ import slimwhisper
 from recipes.digits.catalogue import WORDS
 from recipes.digits.voices import RATE
 from slimwhisper.api import SlimWhisper
-from slimwhisper.checkpoint.names import bundled_file
+from slimwhisper.formats.names import bundled_file
 from tests.support.paths import SAMPLES as SAMPLES
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())

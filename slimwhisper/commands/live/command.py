@@ -11,8 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.addresses import is_uri, redact
-from slimwhisper.audio.headers import ReadOptions
-from slimwhisper.audio.samples import open_source, pieces_of
+from slimwhisper.audio.samples import ReadOptions, open_source, pieces_of
 from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import open_outputs
 from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced

@@ -12,7 +12,7 @@ from av.container import InputContainer
 from av.stream import Discard
 from numpy.typing import NDArray
 
-from slimwhisper.audio.ffmpeg import (
+from slimwhisper.audio_formats.ffmpeg import (
     ALLOWED,
     FFMPEG_ERRORS,
     LONGEST_GAP,
@@ -21,14 +21,8 @@ from slimwhisper.audio.ffmpeg import (
     choose_stream,
     converted,
 )
-from slimwhisper.audio.headers import (
-    ADDRESSES,
-    CONTAINERS,
-    LIVE_CONTAINERS,
-    PROTOCOLS,
-    UNKNOWN,
-    is_chunk,
-)
+from slimwhisper.audio_formats.headers import UNKNOWN, is_chunk
+from slimwhisper.audio_formats.names import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.text import error_line, text_encoding
 from slimwhisper.types import SAMPLE_RATE

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slimwhisper.audio import threads
-from slimwhisper.audio.threads import Loader
 from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.recordings.transcribe import Loader
 
 PATIENCE = 20.0  # seconds until something that must happen is given up
-
-
-@pytest.fixture(autouse=True)
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on machines with more cores than one."""
-    monkeypatch.setattr(threads, "WORKERS", 2)
+WORKERS = 2
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -46,14 +40,15 @@ def test_results_come_in_the_order_of_the_sources() -> None:
             first.set()  # the second one is ready before the first
         return number * 10
 
-    assert drained(Loader(range(20), load, ahead=3)) == [(i, i * 10) for i in range(20)]
-    assert drained(Loader([], load, ahead=3)) == []
+    assert drained(Loader(range(20), load, 3, WORKERS)) == [(i, i * 10) for i in range(20)]
+    assert drained(Loader([], load, 3, WORKERS)) == []
 
 
 @pytest.mark.parametrize("ahead", [1, 5])
 def test_no_more_than_so_many_are_taken_ahead(ahead: int) -> None:
     taken: list[int] = []
-    loading: Loader[int, int] = Loader((taken.append(i) or i for i in range(40)), int, ahead)  # type: ignore[func-returns-value]
+    sources = (taken.append(i) or i for i in range(40))  # type: ignore[func-returns-value]
+    loading: Loader[int, int] = Loader(sources, int, ahead, WORKERS)
     for handed_out in range(5):
         until(lambda: len(taken) == handed_out + ahead)  # noqa: B023
         time.sleep(0.01)  # for one more, were there room
@@ -71,7 +66,7 @@ def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
         yield 2
         raise OSError("the folder is gone")
 
-    loading = Loader(sources(), lambda i: i, ahead=4)
+    loading = Loader(sources(), lambda i: i, 4, WORKERS)
     assert loading.next(block=True) == (1, 1)
     assert loading.next(block=False) is None
     assert not loading.exhausted
@@ -91,7 +86,7 @@ def test_errors_stay_with_their_source() -> None:
             raise trouble if number == 1 else surprise
         return number
 
-    result = dict(drained(Loader(range(5), load, ahead=2)))
+    result = dict(drained(Loader(range(5), load, 2, WORKERS)))
     assert [result[i] for i in (0, 2, 4)] == [0, 2, 4]
     assert result[1] is trouble
     wrapped = result[3]
@@ -119,7 +114,7 @@ def test_closing_discards_what_was_not_handed_out() -> None:
             yield i
 
     discarded: list[int] = []
-    loading = Loader(sources(), load, ahead=4)
+    loading = Loader(sources(), load, 4, WORKERS)
     assert loading.next(block=True) == (0, 0)
     assert begun.wait(PATIENCE)
     loading.close(discarded.append)

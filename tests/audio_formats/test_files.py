@@ -13,9 +13,9 @@ import soundfile
 from whisper.audio import load_audio as whisper_load_audio
 
 from slimwhisper.audio import samples
-from slimwhisper.audio.ffmpeg import decode
-from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_audio
+from slimwhisper.audio.samples import ReadOptions
+from slimwhisper.audio_formats.ffmpeg import decode
 from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, sound, write
 
 
@@ -152,7 +152,7 @@ def test_fast_path_runs_in_blocks_and_equals_pyav(tmp_path, monkeypatch):
     path = write(tmp_path / "a.wav")
     with path.open("rb") as file:
         through_pyav = np.concatenate(list(decode("a.wav", file, ReadOptions()))) * np.float32(STEP)
-    monkeypatch.setattr("slimwhisper.audio.ffmpeg.decode", None)  # calling it would raise
+    monkeypatch.setattr("slimwhisper.audio_formats.ffmpeg.decode", None)  # calling it would raise
     fast = load_audio(path)
     assert fast.dtype == np.float32 and fast.size == SECONDS * 16000
     np.testing.assert_array_equal(fast, through_pyav)

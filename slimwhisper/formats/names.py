@@ -46,3 +46,12 @@ HUB_MODELS = {
     "nb-whisper-large": HubModel("NbAiLab/nb-whisper-large", "no", None),
 }
 HUB_IDS = {name: model.repository for name, model in HUB_MODELS.items()}
+
+
+def available_models() -> list[str]:
+    """List the names that `load_model` knows. This is `whisper.available_models`.
+
+    Returns:
+        The names of the bundled models, of OpenAI's, and of some models of the Hugging Face hub.
+    """
+    return [*BUNDLED, *MODEL_URLS, *HUB_IDS]

@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.headers import silence
 from slimwhisper.audio.load import load_audio
-from slimwhisper.audio.samples import Excerpts, StoredSamples
+from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
 from tests.support.paths import SAMPLES
 from tests.support.sounds import ffmpeg, needs_ffmpeg, write
 
@@ -101,7 +100,7 @@ def test_delays_and_jitter_add_nothing(
     path = tmp_path / f"a.{suffix}"
     ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *options, path)
     samples = load_audio(path)
-    monkeypatch.setattr("slimwhisper.audio.ffmpeg.JITTER", float("inf"))
+    monkeypatch.setattr("slimwhisper.audio_formats.ffmpeg.JITTER", float("inf"))
     np.testing.assert_array_equal(samples, load_audio(path))
 
 

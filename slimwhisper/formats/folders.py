@@ -1,5 +1,5 @@
-"""Reads the vocabulary of a Hugging Face folder from its tokenizer (tokenizer.json, or the older
-files that it replaced) and its settings.
+"""Reads the JSON files that a Hugging Face folder has beside its weights: the settings, and the
+vocabulary from them and the tokenizer (tokenizer.json, or the older files that it replaced).
 
 If the tokens are those of openai-whisper's table, that table is used, because it is faster.
 Otherwise `tokenizers` reads the folder's files.
@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.files import inside, load_error, read_json_of, reading
-from slimwhisper.checkpoint.settings import (
+from slimwhisper.checkpoint.settings import GenerationSettings, Setting
+from slimwhisper.errors import CheckpointError
+from slimwhisper.formats.settings import (
+    CONFIG,
     MARKS,
     TASK_TOKENS,
-    TOKENIZER,
-    GenerationSettings,
-    Setting,
     chosen_tokens,
     openai_vocabulary,
+    own_audio_window,
+    parse_settings,
 )
-from slimwhisper.errors import CheckpointError
 from slimwhisper.option_group import TASKS
 from slimwhisper.tokens.encoding import LANGUAGES, SPECIAL, Tokenizer
 from slimwhisper.tokens.vocabulary import (
@@ -36,14 +37,55 @@ from slimwhisper.tokens.vocabulary import (
     ranges_of,
     with_new_names,
 )
-from slimwhisper.types import TIMESTAMPS, Dims
+from slimwhisper.types import HOP_SAMPLES, POSITIONS_PER_SECOND, SAMPLE_RATE, TIMESTAMPS, Dims
 
 if TYPE_CHECKING:  # it takes a moment to import
     import tokenizers
 
+GENERATION, TOKENIZER = "generation_config.json", "tokenizer.json"
+EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
+_FFT_SAMPLES = 400
+_OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
+
+
+def _check_audio(folder: Path, dims: Dims) -> None:
+    """Refuse spectrograms that are not Whisper's."""
+    for name in EXTRACTORS:
+        content = read_json_of(folder, name) or {}
+        content = content.get("feature_extractor", content)
+        if not isinstance(content, dict):
+            what = "feature_extractor is not a JSON object; copy it again"
+            raise load_error(f"{folder / name}: {what}")
+        required = {
+            "feature_size": dims.n_mels,
+            "hop_length": HOP_SAMPLES,
+            "chunk_length": dims.n_audio_ctx // POSITIONS_PER_SECOND,
+            "sampling_rate": SAMPLE_RATE,
+            "n_fft": _FFT_SAMPLES,
+            "dither": 0,
+            "do_normalize": False,
+        }
+        for key, whispers in required.items():
+            if content.get(key, whispers) not in (whispers, None):
+                source = f"{'config.json' if key in _OF_MODEL else 'Whisper'}'s {whispers!r}"
+                found = f"{key} is {content[key]!r}, but only {source} is supported"
+                raise load_error(f"{folder / name}: {found}; use a model that was trained with it")
+
+
+def read_settings(folder: Path, dims: Dims) -> GenerationSettings:
+    """Settings from generation_config.json, else from config.json; checks the feature extractor's.
+
+    Raises CheckpointError.
+    """
+    _check_audio(folder, dims)
+    config, generation = (read_json_of(folder, name) for name in (CONFIG, GENERATION))
+    source, content = (CONFIG, config or {}) if generation is None else (GENERATION, generation)
+    beside = own_audio_window(folder / CONFIG, config or {})  # beside the dimensions
+    found = parse_settings(folder / source, content, dims)
+    return found if found.audio_window else replace(found, audio_window=beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +169,12 @@ _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
 _COPY = "copy the tokenizer of this model there"
 
 
-def read_vocabulary(
-    folder: Path, dims: Dims, settings: GenerationSettings
-) -> tuple[Vocabulary, GenerationSettings]:
-    """A folder's vocabulary, and the settings with the language and task that it forces.
+def read_folder(folder: Path, dims: Dims) -> tuple[Vocabulary, GenerationSettings]:
+    """A folder's vocabulary, and its settings with the language and task that they force.
 
     Raises CheckpointError.
     """
+    settings = read_settings(folder, dims)
     tokens = read_tokens(folder)
     if tokens is None and dims.n_vocab not in SIZES:
         problem = f"there is no {TOKENIZER}, and {dims.n_vocab} tokens are not one of {SIZES}"

@@ -1,141 +1,19 @@
-"""The supported recordings: suffixes, and the demuxers and decoders that FFmpeg may use; and what
-headers state: where samples are, their length, and whether the file ends before that.
+"""What headers state: where samples are, their length, and whether the file ends before that."""
 
-FFmpeg has about 900 demuxers and decoders, most of them for old games and cameras, and most of its
-vulnerabilities are in those (CVE-2026-8461, CVE-2026-125267). Recordings of speech need only the
-few below. All others are disabled, including those for pictures.
-"""
-
-import io
 import logging
 import os
-import struct
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from slimwhisper.text import text_encoding
-from slimwhisper.types import SAMPLE_RATE
+from slimwhisper.audio.samples import PLAIN_WAV
 
 if TYPE_CHECKING:  # it is slow to import
     from av.audio.stream import AudioStream
 
-# of dff, ds2, dsf, dv, mxf, shn, sph, tak and wtv no demuxer is allowed: they have to be converted,
-# which a folder's job says of each
-AUDIO_SUFFIXES = frozenset(
-    ".3g2 .3ga .3gp .3gp2 .3gpp .3gpp2 .aac .ac3 .adts .aif .aifc .aiff .amr .ape .asf .au .avi"
-    " .awb .bwf .caf .dff .divx .ds2 .dsf .dss .dts .dtshd .dv .eac3 .ec3 .f4a .f4b .f4v .flac"
-    " .flv .gsm .isma .ismv .latm .loas .m1a .m2a .m2t .m2ts .m4a .m4b .m4p .m4r .m4v .mk3d .mka"
-    " .mkv .mov .mp+ .mp1 .mp2 .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .mts .mxf .oga .ogg .ogm"
-    " .ogv .ogx .opus .qt .ra .rf64 .rm .rmvb .shn .snd .sph .spx .tak .thd .tod .tp .trp .ts .tta"
-    " .vob .voc .vro .w64 .wav .wave .weba .webm .wm .wma .wmv .wtv .wv .xvid .xwma".split()
-)
-MAYBE_TEXT = frozenset((".mts", ".ts"))  # TypeScript's suffixes, too
-HEAD = 512  # bytes that show whether a file is text
-# folders of deleted files, thumbnails and the like, in small letters; others begin with a dot
-TRASH = frozenset(
-    "#recycle|#snapshot|$recycle.bin|@eadir|@recycle|__macosx|lost+found|recycler|"
-    "system volume information".split("|")
-)
-
-# FFmpeg's names: `ffmpeg -demuxers`; some demuxers have several.
-CONTAINERS = frozenset(
-    "3gp aac ac3 aiff amr amrnb amrwb ape asf au avi caf dss dts dtshd eac3 flac flv gsm loas"
-    " matroska mov mp3 mp4 mpc mpc8 mpeg mpegts ogg rm truehd tta voc w64 wav webm wv xwma".split()
-)
-
-# `ffmpeg -decoders`; some codecs have several.
-DECODERS = frozenset(
-    "aac aac_fixed aac_latm ac3 ac3_fixed adpcm_ima_qt adpcm_ima_wav"
-    " adpcm_ms adpcm_swf adpcm_yamaha alac amrnb amrwb ape atrac3 atrac3plus cook dca dss_sp"
-    " eac3 evrc flac g722 g723_1 g726 g726le g729 gsm gsm_ms ilbc libgsm libopencore_amrnb"
-    " libopencore_amrwb libopus libspeex libvorbis mlp mp1 mp1float mp2 mp2float mp3 mp3adu"
-    " mp3adufloat mp3float mp3on4 mp3on4float mpc7 mpc8 nellymoser opus pcm_alaw pcm_bluray"
-    " pcm_dvd pcm_f32be pcm_f32le pcm_f64be pcm_f64le pcm_mulaw pcm_s16be pcm_s16le"
-    " pcm_s16be_planar pcm_s16le_planar pcm_s24be pcm_s24le pcm_s32be pcm_s32le pcm_s8 pcm_u16be"
-    " pcm_u16le pcm_u24be pcm_u24le pcm_u32be pcm_u32le pcm_u8 qcelp real_144 real_288 sipr"
-    " speex truehd truespeech tta vorbis wavpack wmalossless wmapro wmav1 wmav2 wmavoice".split()
-)
-
-# What `slimwhisper live --allow_url` may also open: live streams, with their protocols. No "file":
-# a playlist must not open files of this machine.
-LIVE_CONTAINERS = frozenset("hls mpegts rtp rtsp sdp".split())
-PROTOCOLS = frozenset("crypto http httpproxy https rtp tcp tls udp".split())
-ADDRESSES = ("http", "https", "rtsp", "udp", "rtp")  # schemes
-
-
-def silence(count: int) -> NDArray[np.int16]:
-    """A piece [count] of the silence that a file's clock has, without memory: `is_silence`."""
-    return np.broadcast_to(np.int16(0), count)
-
-
-def is_silence(piece: NDArray[np.int16]) -> bool:
-    """Whether a piece is the silence that a file's clock has, and not the file's own."""
-    return not any(piece.strides)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How to read a recording."""
-
-    allow_truncated: bool | None = False  # a file that ends early; None: messages do not offer it
-    split: bool = False  # keep the channels, do not mix them
-    audio_track: str | int | None = None  # a number from 1, or a language; None: FFmpeg's choice
-    seconds: float = inf  # the longest recording
-
-
-class Selection:
-    """Chooses the recordings among the files of folders, stores and archives, which nobody named,
-    and counts the other files.
-    """
-
-    def __init__(self) -> None:
-        self.left_out: Counter[str] = Counter()  # suffix in small letters, or "hidden" -> files
-
-    def takes(
-        self, path: str, read_head: Callable[[], bytes] | None = None, hidden: bool = False
-    ) -> bool:
-        """Whether a file is a recording: not hidden, and with the suffix of one. If the suffix is
-        TypeScript's, too, its first `HEAD` bytes decide; None: it is a local file. hidden: hidden
-        files were asked for.
-        """
-        suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122  (faster than Path, for millions of files)
-        kind = suffix or "without a suffix"
-        if not hidden and is_hidden(os.path.basename(path)):  # noqa: PTH119
-            kind = "hidden"
-        elif suffix in AUDIO_SUFFIXES:
-            head = None if suffix not in MAYBE_TEXT else read_head() if read_head else _head(path)
-            if not head or text_encoding(head) is None:
-                return True
-        self.left_out[kind] += 1
-        return False
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name, which nobody named, is hidden or trash. (macOS writes
-    `._talk.wav` beside `talk.wav`, which has no sound.)
-    """
-    return name.startswith(".") or name.lower() in TRASH
-
-
-def _head(path: str) -> bytes:
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(HEAD) or b""
-    return b""
-
-
 # formats whose header states the duration; for others FFmpeg guesses from bit rate or timestamps
 TIMED = {"flac", "mp3", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 IN_BYTES = {"wav", "aiff", "au", "caf", "w64"}  # formats whose header states the samples' bytes
-PLAIN_WAV = struct.pack("<HHIIHH", 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # a format chunk
 MAX_CHUNKS = 10_000  # of a file, or of a box of an MP4
 UNKNOWN = {4: 0x7FFF_0000, 8: 1 << 62}  # recorders that write to a pipe state at least this size
 FEW = 4096  # bytes that may be missing, or follow the samples, without a word
@@ -302,15 +180,12 @@ def _encoded(size: int, width: int, order: Literal["little", "big"]) -> bytes:
     return min(size, (1 << 8 * width) - 1).to_bytes(width, order)
 
 
-class _View(io.RawIOBase):
+class _View:
     """Bytes of another file from `start` to `stop`, with others at some positions of that file."""
 
     def __init__(self, file: BinaryIO, start: int, stop: int, patches: dict[int, bytes]) -> None:
         self._file, self._start, self._stop, self._patches = file, start, stop, patches
         self._at = start
-
-    def seekable(self) -> bool:
-        return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {0: self._start, 1: self._at, 2: self._stop}[whence]

@@ -11,8 +11,8 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.audio.ffmpeg import ALLOWED
 from slimwhisper.audio.load import load_audio
+from slimwhisper.audio_formats.ffmpeg import ALLOWED
 from slimwhisper.errors import AudioError
 from tests.support.fuzz import examples
 from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, write
@@ -81,7 +81,7 @@ def test_text_and_playlists_open_nothing(tmp_path, monkeypatch, text):
 
 @needs_ffmpeg
 def test_no_sound_that_is_read(tmp_path):
-    """FFmpeg could read the rare ones: `slimwhisper.audio.headers` says why it may not."""
+    """FFmpeg could read the rare ones: `slimwhisper.audio_formats.names` says why it may not."""
     ffmpeg(*PICTURE, tmp_path / "silent.mp4")
     ffmpeg(*PICTURE[:4], "-frames:v", "1", tmp_path / "picture.png")
     assert_error("silent.mp4: .*no audio", tmp_path / "silent.mp4")

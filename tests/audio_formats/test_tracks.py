@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from slimwhisper import SlimWhisper, load_audio
-from slimwhisper.audio.headers import ReadOptions
 from slimwhisper.audio.load import load_channels, load_samples
-from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import ReadOptions
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
 from tests.support.sounds import ffmpeg, needs_ffmpeg, write

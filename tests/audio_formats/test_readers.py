@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from slimwhisper.audio import readers as reader
-from slimwhisper.audio.headers import ReadOptions
-from slimwhisper.audio.readers import Readers
+from slimwhisper.audio.samples import ReadOptions
+from slimwhisper.audio_formats import readers as reader
+from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
@@ -74,7 +74,7 @@ def test_a_worker_that_died_while_it_waited_is_replaced(make: MakeReaders) -> No
 
 def worker_that(change: str) -> list[str]:
     """A command that starts a worker in which some names of the module are others."""
-    script = f"import slimwhisper.audio.readers as readers\n{change}\nreaders.main()"
+    script = f"import slimwhisper.audio_formats.readers as readers\n{change}\nreaders.main()"
     return [sys.executable, "-c", script]
 
 

@@ -29,8 +29,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import ReadOptions, is_silence, silence
-from slimwhisper.audio.samples import StoredSamples, open_source, pieces_of
+from slimwhisper.audio.samples import (
+    ReadOptions,
+    RemoteFile,
+    Source,
+    StoredSamples,
+    is_silence,
+    name_for_messages,
+    open_source,
+    pieces_of,
+    read_file,
+    silence,
+)
 from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
 from slimwhisper.types import SAMPLE_RATE
 
@@ -42,7 +52,7 @@ KILLED = (-9, -15)  # exit status by SIGKILL and SIGTERM; a decoder that crashes
 MESSAGE = 1 << 17  # bytes that a worker collects before it sends them
 MAX_MESSAGE = 1 << 28  # bytes; a longer message shows that a decoder has taken over the worker
 CHECK = 0.1  # seconds between checks while a worker sends nothing
-COMMAND = [sys.executable, "-m", "slimwhisper.audio.readers"]
+COMMAND = [sys.executable, "-m", "slimwhisper.audio_formats.readers"]
 MAX_WARNINGS = 100  # of a file
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -91,12 +101,22 @@ class Readers:
         for _ in range(count):
             self._free.put(None)
 
-    def can_read(self, path: str | PathLike[str]) -> bool:
-        """Whether there are workers, and the path is a regular file, and the same one in a worker;
-        /dev/stdin is not.
+    def read_source(
+        self, source: Source | RemoteFile, how: ReadOptions
+    ) -> tuple[str, StoredSamples]:
+        """As `read_file`, by a worker, if there are any, for remote files and for paths of regular
+        files that are the same ones in a worker; /dev/stdin is not.
         """
-        special = os.fspath(path).startswith(("/dev/", "/proc/"))
-        return self.count > 0 and not special and os.path.isfile(path)  # noqa: PTH113  (never raises)
+        path = os.fspath(source) if isinstance(source, str | PathLike) else ""
+        special = path.startswith(("/dev/", "/proc/"))
+        if self.count and not special and os.path.isfile(path):  # noqa: PTH113  (never raises)
+            name = name_for_messages(path)
+            return name, self.read(path, name, how)
+        if not (self.count and isinstance(source, RemoteFile)):
+            return read_file(source, how)
+        name, file = open_source(source)
+        with file:
+            return name, self.read(file.name, name, how)
 
     def read(
         self,

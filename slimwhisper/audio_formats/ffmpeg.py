@@ -23,17 +23,9 @@ from av.packet import Packet
 from av.stream import Disposition
 from numpy.typing import NDArray
 
-from slimwhisper.audio.headers import (
-    AUDIO_SUFFIXES,
-    CONTAINERS,
-    DECODERS,
-    IN_BYTES,
-    ReadOptions,
-    last_ogg_page_is_cut,
-    recordings,
-    silence,
-    stated_seconds,
-)
+from slimwhisper.audio.samples import ReadOptions, silence
+from slimwhisper.audio_formats import headers
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES, CONTAINERS, DECODERS
 from slimwhisper.errors import AudioError
 from slimwhisper.text import clock, error_line
 from slimwhisper.tokens.encoding import whispers_code
@@ -53,7 +45,6 @@ SLACK = 0.25  # seconds by which an intact file may differ from its header: code
 SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
 RATES = (1_000, 384_000)  # Hz, of a file
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
-MAX_BOXES = 10_000  # of a box of an MP4
 MAX_EDITS = 10_000  # of a track of an MP4; FFmpeg's time for them grows with their square
 REMEDY = "copy the file again"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
@@ -74,13 +65,14 @@ def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.i
     with _open(name, file) as container:
         stream = choose_stream(name, container, how.audio_track)
         kind = container.format.name
-        stated = stated_seconds(kind, stream, file)
+        stated = headers.stated_seconds(kind, stream, file)
         length = float((stream.duration or 0) * (stream.time_base or 0))
         run = FFmpegPass(name)
         samples = 0
         channels, layout = (stream.channels, stream.layout.name) if how.split else (1, "mono")
         try:
-            _check_header(name, stream, max(stated or 0, length if kind in IN_BYTES else 0), how)
+            known = length if kind in headers.IN_BYTES else 0.0
+            _check_header(name, stream, max(stated or 0.0, known), how)
             for piece in converted(run.frames(container, stream), layout):
                 _check_source(name, stream, run.source, how)
                 samples += len(piece) // channels
@@ -96,7 +88,7 @@ def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.i
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
     readable = samples / SAMPLE_RATE
     if stated is None:
-        truncated = run.cut_off or (kind == "ogg" and last_ogg_page_is_cut(file))
+        truncated = run.cut_off or (kind == "ogg" and headers.last_ogg_page_is_cut(file))
     else:
         truncated = max(run.end, run.decoded) < stated - SLACK
     if truncated and not how.allow_truncated:
@@ -121,7 +113,7 @@ def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.i
     int16 [n * channels], the channels in turn. Raises AudioError if that is nothing.
     """
     pieces: list[NDArray[np.int16]] = []
-    for part in recordings(name, file):
+    for part in headers.recordings(name, file):
         with _open(name, part) as container:
             stream = choose_stream(name, container)
             try:
@@ -198,7 +190,7 @@ def _edit_entries(file: BinaryIO) -> int:
 
 def _boxes(file: BinaryIO, at: int, stop: int) -> Iterator[tuple[bytes, int, int]]:
     """The name, and the start and stop of the content, of each box of an MP4 in a stretch."""
-    for _ in range(MAX_BOXES):
+    for _ in range(headers.MAX_CHUNKS):
         file.seek(at)
         head = file.read(16)
         size, start = int.from_bytes(head[:4], "big"), at + 8
