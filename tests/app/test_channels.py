@@ -1,4 +1,4 @@
-"""Channels as speakers over HTTP: OpenAI's form, whisper.cpp's, and the page."""
+"""Channels as speakers over HTTP: OpenAI's form, and whisper.cpp's."""
 
 import json
 from collections.abc import Callable
@@ -14,8 +14,6 @@ from slimwhisper.app.service.reading import Mix
 from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import ArraySamples, Samples
 from tests.support.live import Live
-from tests.support.page_calls import call as page_call
-from tests.support.page_calls import upload
 from tests.support.service_jobs import Upload
 from tests.support.sounds import wav
 from tests.support.spoken import Call, call
@@ -25,7 +23,7 @@ SPEECH = "/v1/audio/transcriptions"
 
 @pytest.fixture(scope="module")
 def talk() -> Call:
-    return call(turns=4)
+    return call(turns=3)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +66,7 @@ def test_openais_form_and_whisper_cpps(live: Live, talk: Call, stereo: bytes) ->
         answer = sent(live, "/inference", stereo, diarize="true", response_format=format)
         text = answer.text if format == "text" else answer.json()["text"]
         assert text.strip().splitlines() == lines(talk, "speaker 0", "speaker 1")
+    assert "words" not in answer.json(), "they are inside of the segments"
     segments = answer.json()["segments"]
     assert {s["speaker"] for s in segments} == {"speaker 0", "speaker 1"}
     assert all(w["speaker"] == s["speaker"] for s in segments for w in s["words"])
@@ -103,14 +102,3 @@ def test_all_channels_count_together(
 def test_the_mean_of_channels() -> None:
     mixed = Mix([ArraySamples(np.array(c, np.float32)) for c in ([0, 1, 2], [4, 4, 4])])
     assert mixed.read(1, 3).tolist() == [2.5, 3.0]
-
-
-def test_the_page(page_server: Live, talk: Call, stereo: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "call.wav"
-    path.write_bytes(stereo)
-    with httpx.Client(base_url=page_server.url) as client:
-        event, (text, view) = page_call(client, upload(client, path), channels="split")
-        assert (event, text.split()) == ("complete", [word for _, word in talk.words])
-        segments = view["files"][0]["segments"]
-        assert [s[4] for s in segments if s[2]] == ["left", "right"] * 2
-        assert view["files"][0]["peaks"]

@@ -1,4 +1,4 @@
-"""OpenAI's client, sync and async, stream and not, against a server; and whisper.cpp's form."""
+"""OpenAI's client, sync and async, stream and not, against a server."""
 
 import asyncio
 import base64
@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -105,18 +104,6 @@ def test_a_stream_of_an_asynchronous_client(live: Live) -> None:
     assert [language.code for language in whole.languages] == ["en"] and whole.logprobs is None
     assert done.usage.model_dump() == whole.usage.model_dump()
     assert done.usage.output_tokens > len(done.logprobs), "timestamps count too"
-
-
-def test_whisper_cpps_form(live: Live) -> None:
-    def asked(**fields: str) -> httpx.Response:
-        files = {"file": CODE.read_bytes()}
-        return httpx.post(f"{live.url}/inference", data=fields, files=files, timeout=60)
-
-    assert asked(response_format="srt", language="auto").text.startswith("1\n00:00:0")
-    verbose = asked(response_format="verbose_json", temperature="0.0").json()
-    words = [w["word"] for s in verbose["segments"] for w in s["words"]]
-    assert "".join(words).strip() == verbose["text"] and "words" not in verbose
-    assert asked(translate="yes").json()["text"], "an English-only model goes on"
 
 
 def tone(seconds: float) -> bytes:

@@ -32,7 +32,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
 from slimwhisper.service.source import Failed, Finished, Progress
 from tests.support.fuzz import examples
-from tests.support.live import eventually, held_engines
+from tests.support.live import eventually
 from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
@@ -122,21 +122,6 @@ def test_a_job_that_is_cancelled_as_it_begins(make: Make, caplog: pytest.LogCapt
     assert eventually(lambda: service.counts.cancelled == 1)
     assert Upload(service).text
     assert "could not be read" not in caplog.text
-
-
-def test_shutting_down(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With patience, running jobs finish; without, all jobs fail."""
-    patient, hasty = make(), make(batch_size=1)
-    finished = Upload(patient)
-    patient.close(patience=60)
-    assert jiwer.wer(EXPECTED[PHONE]["text"], finished.text) == 0
-    held_engines(monkeypatch, 0.01)
-    running, waiting = Upload(hasty, LONG), Upload(hasty)
-    assert isinstance(running.events.get(timeout=60), JobStarted)
-    hasty.close(patience=0)
-    assert [type(uploads.error) for uploads in (running, waiting)] == [StoppingError] * 2
-    with pytest.raises(StoppingError):
-        Upload(patient)
 
 
 @examples(100)

@@ -24,8 +24,10 @@ def keyed(model: SlimWhisper, folder: Path) -> Iterator[Live]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The servers that a test uses are asked whether they still run."""
+def nothing_stays_behind(request: pytest.FixtureRequest, folder: Path) -> Iterator[None]:
+    """The servers that a test uses are asked whether they still run. folder: other processes write
+    into the system's temporary one, too.
+    """
     used = [request.getfixturevalue(name) for name in SERVERS if name in request.fixturenames]
     for live in used:  # once it has its readers, its engine and its threads
         while live.service.counts.finished < 2:

@@ -55,7 +55,7 @@ PAGE = (
 )
 
 
-def status(app: ASGIApp, method: str, path: str, **headers: str) -> int:
+async def status(app: ASGIApp, method: str, path: str, **headers: str) -> int:
     """What an app answers to a request without a body."""
     sent: list[Message] = []
     lines = {"Host": HOST, **headers}.items()
@@ -68,7 +68,7 @@ def status(app: ASGIApp, method: str, path: str, **headers: str) -> int:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    await app(scope, receive, send)
     return int(sent[0]["status"])
 
 
@@ -78,23 +78,26 @@ async def anything(scope: Scope, receive: Receive, send: Send) -> None:
 
 def test_every_caller_at_every_door() -> None:
     """Keys, sites and cookies in all combinations, against the rule as it is written down here."""
-    for keyed, said, auth, cookie in product(
-        (True, False), (*OWN, *FOREIGN, ALLOWED), (*KEYS, *WRONG), ("", "in=1")
-    ):
-        secrets: Any = {"api_key": "s3cret", "login": ("ann", "pass")} if keyed else {}
-        settings = ServerSettings(allow_origins=("https://app.example",), **secrets)
-        app = Access(anything, settings, signed_in=lambda r, k=keyed: not k or "in" in r.cookies)
-        of_other_site, bearer = said not in OWN, auth.startswith(("Bearer", "BEARER", "Token "))
-        for door in (*API, *OPEN_PAGE, *PAGE):
-            harmless = door[0] == "GET" or said == ALLOWED
-            if of_other_site and not bearer and not (door in API and harmless):
-                expected = 403
-            elif keyed and (not cookie if door in PAGE else door in API and auth not in KEYS):
-                expected = 401
-            else:
-                expected = 200
-            found = status(app, *door, **said, Authorization=auth, Cookie=cookie)
-            assert found == expected, (keyed, said, auth, cookie, door)
+    callers = product((True, False), (*OWN, *FOREIGN, ALLOWED), (*KEYS, *WRONG), ("", "in=1"))
+    with asyncio.Runner() as runner:  # a loop for each of thousands of requests takes seconds
+        for keyed, said, auth, cookie in callers:
+            secrets: Any = {"api_key": "s3cret", "login": ("ann", "pass")} if keyed else {}
+            settings = ServerSettings(allow_origins=("https://app.example",), **secrets)
+            app = Access(
+                anything, settings, signed_in=lambda r, k=keyed: not k or "in" in r.cookies
+            )
+            of_other_site, bearer = said not in OWN, auth.startswith(("Bearer", "BEARER", "Token "))
+            for door in (*API, *OPEN_PAGE, *PAGE):
+                harmless = door[0] == "GET" or said == ALLOWED
+                if of_other_site and not bearer and not (door in API and harmless):
+                    expected = 403
+                elif keyed and (not cookie if door in PAGE else door in API and auth not in KEYS):
+                    expected = 401
+                else:
+                    expected = 200
+                asked = status(app, *door, **said, Authorization=auth, Cookie=cookie)
+                found = runner.run(asked)
+                assert found == expected, (keyed, said, auth, cookie, door)
 
 
 def test_other_sites_get_no_answer_that_they_could_read(keyless: Live) -> None:
