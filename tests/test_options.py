@@ -148,7 +148,7 @@ def test_what_the_model_cannot(caplog: pytest.LogCaptureFixture) -> None:
     """An error; but an English-only model warns once and goes on, as `whisper` does."""
     with pytest.raises(OptionError, match="turbo cannot translate"):
         make_options(facts_of(TURBO), task="translate")
-    assert "not in this model" in refusal(MULTILINGUAL, language="yue")
+    assert "'yue' is not in this model" in refusal(MULTILINGUAL, language="Cantonese")
     asked = {"language": "German", "task": "translate", "multilingual": True}
     for _ in range(2):
         made = make_options(facts_of(ENGLISH, "tiny-model"), **asked)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.cache.rows import PAGE
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
@@ -24,7 +23,6 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
-from slimwhisper.errors import OptionError
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -137,17 +135,6 @@ def test_second_requests_read_the_audio_that_is_there(
         assert len(aligned.probs) == 5 + i
 
 
-def test_sample_len_and_context_bound_the_text(model: Model) -> None:
-    (request,) = short_windows(1, sample_len=3)
-    assert len(decode(model, [request], 1)[0].tokens) <= 3
-    rules = make_rules(SHORT, Options())
-    prompt = (TOKENIZER.sot_prev, *range(1000, 1000 + 443), *TOKENIZER.sot_sequence)
-    full = Window(request.mel, prompt, len(prompt) - 1, rules)
-    for search in (None, Search(beams=2)):
-        tokens = decode(model, [full], 1, search)[0].tokens
-        assert len(tokens) <= SHORT.n_text_ctx + 1 - len(prompt) == 4
-
-
 def test_room_counts_what_waits(model: Model) -> None:
     engine = Engine(model, 2)
     assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
@@ -227,10 +214,3 @@ def test_windows_wait_for_pages(
     assert_same([done[i][0] for i in range(len(requests))], expected)
     assert engine.scheduler.preemptions and engine.pool.peak > 0.8 * pages
     assert engine.pool.used == 0
-
-
-def test_a_window_that_may_never_fit_is_refused_at_once(model: Model) -> None:
-    least = 5 * SHORT.n_text_ctx // PAGE
-    with pytest.raises(OptionError, match=rf"cache_memory.* {least - 1} pages .* {least}"):
-        Engine(model, 2, Search(beams=5), pages=least - 1)
-    Engine(model, 2, Search(beams=5), pages=least)

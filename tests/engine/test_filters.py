@@ -140,14 +140,13 @@ def test_texts_are_those_of_the_definition(
     assert len({without.tokens, *(f.tokens for f in found)}) >= 4
 
 
-@CHANGES
 @pytest.mark.parametrize(("search", "temperatures"), GRADED_SEARCHES)
 def test_texts_side_by_side_are_those_alone(
-    model: Model, change: Change, search: Search | None, temperatures: tuple[float, ...]
+    model: Model, search: Search | None, temperatures: tuple[float, ...]
 ) -> None:
-    """Those without limits or words are unchanged to the bit."""
+    """Those without limits are unchanged to the bit; of words, `test_lists_come_and_go`."""
     plain = short_windows(6, 25, temperatures)
-    mixed = change(model, plain)
+    mixed = by_limits(model, plain)
     found = decode(model, mixed, slots=6, search=search)
     for window, text in zip(mixed, found, strict=True):
         assert window.rules is not None

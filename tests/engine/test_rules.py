@@ -34,7 +34,6 @@ DIMS = tiny_dims()
 TOKENIZER = get_tokenizer(DIMS)
 VOCABULARY = get_vocabulary(DIMS)
 BEGIN = VOCABULARY.timestamps.start
-ENGLISH = get_vocabulary(tiny_dims(multilingual=False))
 STAMPS = Timestamps(1, VOCABULARY, torch.device("cpu"))
 BEHIND = replace(  # 35 words that a fine-tune added
     VOCABULARY,
@@ -252,22 +251,6 @@ def test_every_language_has_its_own_codes_of_three_letters() -> None:
     assert len(names) == len({*names}) and not {*names} & {*LANGUAGES}
     assert {code for code, *_ in rows} | {"haw", "yue"} == {*LANGUAGES}
     assert all(any(len(name) == 3 for name in others) for _, *others in rows)
-
-
-@pytest.mark.parametrize(
-    ("name", "known", "message"),
-    [
-        ("Germann", VOCABULARY, "german"),
-        ("Duetsch", VOCABULARY, "deutsch or dutch"),
-        ("sp", VOCABULARY, "sp.*code such as"),  # no code is like another
-        ("en,de", VOCABULARY, "en,de.*code such as"),
-        ("de", ENGLISH, "English-only"),
-        ("Cantonese", VOCABULARY, "'yue' is not in this model"),
-    ],
-)
-def test_languages_that_are_not_known(name: str, known: Vocabulary, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        language_code(name, known)
 
 
 def test_a_models_own_code_comes_first() -> None:

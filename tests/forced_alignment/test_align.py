@@ -86,13 +86,6 @@ def test_another_text_altogether(digits: SlimWhisper) -> None:
     assert len(nothing["flags"]) == 3
 
 
-def test_pieces_side_by_side_are_the_same(digits: SlimWhisper) -> None:
-    words, _, audio = timed_sequence(60, seed=8)
-    one = borders_of(digits.align(audio, lines_of(words), batch_size=1))
-    many = borders_of(digits.align(audio, lines_of(words), batch_size=4))
-    np.testing.assert_allclose(one, many, atol=0.021)
-
-
 @pytest.mark.parametrize("option", ["vad_filter", "sentences"])
 def test_options_that_change_the_text_or_the_audio(digits: SlimWhisper, option: str) -> None:
     with pytest.raises(OptionError, match=option):

@@ -13,7 +13,7 @@ from slimwhisper.kernels.attention import Latent
 from slimwhisper.kernels.blocks import encoder_attention
 from slimwhisper.kernels.cpu.library import Library
 from tests.kernels.conftest import variant
-from tests.support.attention import calls
+from tests.support.attention import SEEDS, make_call
 from tests.support.compiled import THREADS, assert_near, noise, threads_of
 from tests.support.fuzz import examples
 
@@ -22,10 +22,10 @@ POSITIONS = (1, 2, 49, 63, 64, 131, 257)
 
 
 @examples(80)
-@given(data=st.data(), threads=THREADS)
-def test_of_a_decoder(any_c: Library, data: st.DataObject, threads: int) -> None:
+@given(seed=SEEDS, threads=THREADS)
+def test_of_a_decoder(any_c: Library, seed: int, threads: int) -> None:
     widths = {-(-n // any_c.depth) * any_c.depth for n in (16, 48, 64, 128, 384)}
-    call = data.draw(calls(any_c.dtype, sorted(widths), POSITIONS, (8, 16, 448), shortest=1))
+    call = make_call(seed, any_c.dtype, sorted(widths), POSITIONS, (8, 16, 448), shortest=1)
     with threads_of(threads):
         if call.latent is not None:
             scale = call.queries.shape[-1] ** -0.5

@@ -161,7 +161,7 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
         ("tradeoff AUDIO --specs fast", 2, "specs: cache: 'fast'"),
         ("tradeoff AUDIO --specs e+e", 2, "specs: 'e'"),
         ("tradeoff AUDIO --specs first:frames=0+x", 2, "frames=0"),
-        ("tradeoff AUDIO --language xx", 2, "language 'xx'"),
+        ("tradeoff AUDIO --language de", 2, "language 'de': this model is English-only"),
         ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
         ("calibrate AUDIO -o a.bin", 2, ".safetensors"),
         ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),

@@ -98,24 +98,6 @@ def test_calls_share_one_engine(model: SlimWhisper, made: list[tuple[int, int | 
     assert not model.transcriber.engines
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"temperature": 0}, {"temperature": (0.0, 0.8), "best_of": 3}, {"beam_size": 3}],
-    ids=["greedy", "samples", "beams"],
-)
-def test_results_do_not_depend_on_the_calls_before(
-    network: Model, options: dict[str, Any], made: list[tuple[int, int | None]]
-) -> None:
-    """Equal numbers, not only equal texts."""
-    failing = {"logprob_threshold": 0.0, "no_speech_threshold": None}  # every temperature is tried
-    chosen = {"temperature": 0, **QUICK, **failing, **options}
-    alone = [SlimWhisper(network).transcribe(audio, **chosen) for audio in AUDIO[:2]]
-    model = SlimWhisper(network)
-    together = transcribe_all(model, **chosen)
-    assert [model.transcribe(audio, **chosen) for audio in AUDIO[:2]] == alone
-    assert list(map(differences, together, alone)) == [[], []]
-
-
 def test_a_call_that_is_given_up_leaves_nothing(model: SlimWhisper) -> None:
     """Whatever is still in the engine is nobody's; the next call reads as alone."""
     alone = transcribe_all(model, temperature=0)
@@ -318,15 +300,15 @@ def test_memory_for_texts(network: Model) -> None:
     page = network.dims.n_text_layer * 16 * network.dims.n_text_state * 4
     whole = network.dims.n_text_ctx // 16
     assert make_engine(network, Search(), 6).pool.count == 6 * whole
-    network.cache_memory = 2 * whole * page
+    network.cache_memory = (3 * whole - 1) * page
     try:
-        assert make_engine(network, Search(), 6).pool.count == 2 * whole
+        assert make_engine(network, Search(), 6).pool.count == 3 * whole - 1
         with pytest.raises(OptionError, match=r"cache_memory.* may need 84"):
             make_engine(network, Search(beams=3), 6)
         model = SlimWhisper(network)
         (one,) = list(model.transcribe_many(AUDIO[:1], batch_size=2, temperature=0, **QUICK))
         assert isinstance(one[1], Transcript)
-        assert 0 < model.text_memory().peak_bytes <= 2 * whole * page
+        assert 0 < model.text_memory().peak_bytes <= (3 * whole - 1) * page
     finally:
         network.cache_memory = None
 

@@ -14,7 +14,8 @@ from slimwhisper.files import open_sink
 from slimwhisper.storage.containers import StoredInputs
 from slimwhisper.storage.stores import Location
 from tests.support.kills import forking
-from tests.support.s3_server import Faults, bucket_marks, s3_server
+from tests.support.memory_store import journal
+from tests.support.s3_server import Faults, s3_server
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
 pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
@@ -75,8 +76,7 @@ def statuses(texts: dict[str, str]) -> dict[str, str]:
 
 def marks(bucket: Any) -> Counter[tuple[str, str]]:
     """How often each recording has each status."""
-    lines = bucket_marks(bucket, "box/out")
-    return Counter((line["path"], line["status"]) for line in lines)
+    return Counter((line["path"], line["status"]) for line in journal(bucket, "box/out"))
 
 
 def test_killed_and_resumed(bucket: Any) -> None:

@@ -1,5 +1,6 @@
 """Attention from its definition, and calls of it in every way that kernels read."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from slimwhisper.kernels.attention import ALL, Latent, Reads
 
 NAN = float("nan")
+SEEDS = st.integers(0, 2**20)  # of `make_call`
 
 
 def heads_reference(
@@ -63,9 +65,8 @@ class Call:
         return heads_reference(self.queries.to(dtype), *self.own.to(dtype), reads)
 
 
-@st.composite
-def calls(
-    draw: st.DrawFn,
+def make_call(
+    seed: int,
     dtype: torch.dtype,
     widths: Sequence[int],
     positions: Sequence[int],
@@ -75,18 +76,18 @@ def calls(
     latent: bool | None = None,
     device: torch.device | str = "cpu",
 ) -> Call:
-    """Random numbers, read in every way, and NaN wherever nothing may be read.
+    """Random numbers, read in any way, by the seed, and NaN wherever nothing may be read.
 
     shortest: the least length of what is read. strides: of positions, in their columns.
     latent: None: of keys and values, too.
     """
     ways = "slots pages lengths tokens bias".split()
-    kinds = {way for way in ways if draw(st.booleans())}
-    is_latent = draw(st.booleans()) if latent is None else latent
-    windows, heads = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 6]))
-    group = draw(st.sampled_from([1, 2, 7, 17]))  # rows of a window
-    count, width = draw(st.sampled_from(positions)), draw(st.sampled_from(widths))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 9)))
+    generator, choice = torch.Generator().manual_seed(seed), random.Random(seed).choice
+    kinds = {way for way in ways if choice((True, False))}
+    is_latent = choice((True, False)) if latent is None else latent
+    windows, heads = choice((1, 2, 3, 4)), choice((1, 3, 6))
+    group = choice((1, 2, 7, 17))  # rows of a window
+    count, width = choice(positions), choice(widths)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
@@ -97,6 +98,7 @@ def calls(
     lengths = slots = table = bias = kept_bias = None
     if "tokens" in kinds:  # a window's rows are a text's last ones, and each sees up to itself
         lengths = (whole(1, count + 1) + torch.arange(group, device=device)).clamp(max=count)
+        lengths[0] += count - lengths[0, -1]  # a part may have nothing for a text's first tokens
     elif "lengths" in kinds or "pages" in kinds:
         lengths = whole(shortest, count + 1)
         lengths[0] = shortest
@@ -104,7 +106,7 @@ def calls(
     own = normal(2, windows, 1 if is_latent else heads, count, width)
     own = own[:1].expand_as(own) if is_latent else own
     if "pages" in kinds:
-        page = draw(st.sampled_from(pages))
+        page = choice(pages)
         each = -(-count // page)
         order = torch.randperm((windows + 2) * each, generator=generator)[: windows * each]
         table = order.view(windows, each).to(device)
@@ -118,7 +120,7 @@ def calls(
         if "slots" in kinds:
             places = windows + 2
             slots = order = torch.randperm(places, generator=generator)[:windows].to(device)
-        columns = draw(st.sampled_from(strides)) * width
+        columns = choice(strides) * width
         kept = own.new_full((2, places, own.shape[2], count + 5, columns), NAN)
         kept = kept[..., :count, :width]
         for b, length in enumerate(longest):

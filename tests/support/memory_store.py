@@ -39,9 +39,9 @@ def texts(store: Any, folder: str) -> dict[str, str]:
 
 
 def journal(store: Any, folder: str) -> list[dict[str, Any]]:
-    """Every line of the journal's objects."""
+    """Every line of the journal's objects, in this store or another one."""
     lines: list[bytes] = []
-    for path in store.find(f"/{folder}/slimwhisper-journal"):
+    for path in store.find(f"{folder}/slimwhisper-journal"):
         if path.endswith(".jsonl"):
             lines += store.cat_file(path).splitlines()
     return [json.loads(line) for line in lines]

@@ -1,6 +1,5 @@
 """An S3 server on loopback (moto), which can be told to answer badly."""
 
-import json
 import random
 import time
 from collections.abc import Iterator
@@ -46,9 +45,3 @@ def s3_server() -> Iterator[tuple[dict[str, str], Faults]]:
         yield environment, faults
     finally:
         running.stop()
-
-
-def bucket_marks(bucket: Any, folder: str) -> list[dict[str, Any]]:
-    """The lines of the journal in a folder of a bucket."""
-    names = [n for n in bucket.find(f"{folder}/slimwhisper-journal") if n.endswith(".jsonl")]
-    return [json.loads(line) for name in names for line in bucket.cat_file(name).splitlines()]
