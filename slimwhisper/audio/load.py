@@ -86,6 +86,7 @@ def load_audio(
 def load_samples(
     source: AudioSource,
     *,
+    sample_rate: int = SAMPLE_RATE,
     allow_truncated: bool = False,
     audio_track: str | int | None = None,
     read: Reader = read_file,
@@ -95,8 +96,8 @@ def load_samples(
     The samples of a long file are stored on disk, so memory does not grow with its length.
 
     Args:
-        source: The recording, as in `as_waveform`; arrays have 16 kHz. One without samples, [0], is
-            allowed.
+        source: The recording, as in `as_waveform`. An array without samples, [0], is allowed.
+        sample_rate: The rate of an array in Hz.
         allow_truncated: Whether to accept a file that ends early.
         audio_track: Which of several audio streams to decode, as in `load_audio`.
         read: What decodes a file. The default is this thread.
@@ -106,11 +107,13 @@ def load_samples(
 
     Raises:
         AudioError: When the recording cannot be read, or the disk is full.
+        OptionError: When the rate is below 1, or given beside a file.
     """
     if isinstance(source, (np.ndarray, torch.Tensor)):
         if list(source.shape) == [0]:  # what a microphone's loop may give: nothing was said
             return ArraySamples(np.zeros(0, np.float32))
-        return ArraySamples(as_waveform(source))
+        return ArraySamples(as_waveform(source, sample_rate=sample_rate))
+    _check_rate(sample_rate, for_file=True)
     how = ReadOptions(allow_truncated, audio_track=audio_track)
     _, samples = read(source, how)
     return _excerpt(source, samples)
