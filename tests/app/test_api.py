@@ -20,12 +20,10 @@ from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.errors import ReaderKilledError
 from tests.support.live import Begin, Live, eventually
-from tests.support.paths import BROKEN
+from tests.support.paths import BROKEN, PHONE
 from tests.support.realtime import PATH, QUERY, encoded, sample, until
 from tests.support.sounds import ffmpeg, needs_ffmpeg, write
-from tests.support.spoken import EXPECTED, SAMPLES
-
-PHONE, LONG = SAMPLES / "phone-number.wav", SAMPLES / "three-minutes.ogg"
+from tests.support.spoken import EXPECTED, LONG, SAMPLES
 
 
 def test_every_format(live: Live) -> None:
@@ -192,8 +190,9 @@ def test_a_client_that_leaves_frees_its_slot(
 ) -> None:
     monkeypatch.setattr(respond, "DISCONNECT_POLL", poll)
     before = live.service.counts.cancelled
+    files = {"file": (SAMPLES / LONG).read_bytes()}
     with pytest.raises(httpx.ReadTimeout):
-        live.post(files={"file": LONG.read_bytes()}, timeout=httpx.Timeout(60, read=0.3))
+        live.post(files=files, timeout=httpx.Timeout(60, read=0.3))
     # busy machines look into the upload after the client left
     assert eventually(lambda: live.service.counts.cancelled == before + 1)
     assert eventually(lambda: live.service.in_flight == 0)

@@ -17,10 +17,9 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers import choice
 from tests.support.forms import MODELS, form_of, wanted
 from tests.support.live import Live, freed
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 from tests.support.realtime import WORDS
 
-PHONE = SAMPLES / "phone-number.wav"
 PCM = (load_audio(str(PHONE)) * 32767).astype("<i2").tobytes()
 
 

@@ -20,10 +20,9 @@ from slimwhisper.app.command import claim_results
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.errors import OptionError
 from tests.support.live import Begin, Live, eventually, held_engines, stop
-from tests.support.paths import BROKEN, SAMPLES
+from tests.support.paths import BROKEN, PHONE
 from tests.support.refusals import TABLES
 
-PHONE = SAMPLES / "phone-number.wav"
 ASYNC = {"Prefer": "respond-async", "Authorization": "Bearer k"}
 
 

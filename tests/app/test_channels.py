@@ -1,7 +1,6 @@
 """Channels as speakers over HTTP: OpenAI's form, and whisper.cpp's."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.reading import Mix
-from slimwhisper.app.service.service import Service
 from slimwhisper.audio.samples import ArraySamples, Samples
 from tests.support.live import Live
-from tests.support.service_jobs import Upload
+from tests.support.service_jobs import Make, Upload
 from tests.support.sounds import wav
 from tests.support.spoken import Call, call
 
@@ -79,9 +77,7 @@ def test_names_without_channels(live: Live, stereo: bytes) -> None:
     assert error["param"] == "channel_names[]"
 
 
-def test_all_channels_count_together(
-    make: Callable[..., Service], stereo: bytes, talk: Call, tmp_path: Path
-) -> None:
+def test_all_channels_count_together(make: Make, stereo: bytes, talk: Call, tmp_path: Path) -> None:
     """Against the longest recording; and room is reserved for all."""
     path, seconds = tmp_path / "call.wav", talk.audio.shape[1] / 16_000
     path.write_bytes(stereo)

@@ -17,13 +17,12 @@ from websockets.sync.client import connect
 from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers.choice import missing
 from tests.support.live import Begin, Live, freed
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 from tests.support.realtime import WORDS, sample
 from tests.support.refusals import TABLES
 from tests.support.sounds import wav
 
 pytestmark = pytest.mark.filterwarnings("ignore:websockets:DeprecationWarning")  # its import
-PHONE = SAMPLES / "phone-number.wav"
 RATE = 16_000
 SPEECH = load_audio(str(PHONE))
 

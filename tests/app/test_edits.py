@@ -1,4 +1,4 @@
-"""Corrections of a transcript: words' times, undo, two at once, and what is written."""
+"""Corrections of a transcript: words' times, undo, many at once, and what is written."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -127,20 +127,6 @@ def test_changes_are_undone_and_made_again() -> None:
     assert edits.transcript.segments[0].speaker == "S4", "so many steps are kept"
     with pytest.raises(ConflictError):
         edits.undo(edits.revision)
-
-
-def test_the_second_of_two_gets_the_new_state() -> None:
-    """Nothing is lost: it learns what is there, and its other texts are not half changed."""
-    edits = made()
-    edits.correct({1: (WAS, "mine")})
-    with pytest.raises(ConflictError) as found:
-        edits.correct({0: (WAS, "yours"), 1: (WAS, "yours")})
-    assert {i: s.text for i, s in found.value.changed.items()} == {1: " mine"}
-    assert edits.transcript.segments[0].text.strip() == WAS
-    with pytest.raises(ConflictError):
-        edits.undo(edits.revision - 1)
-    with pytest.raises(IndexError):
-        edits.correct({3: (WAS, "x")})
 
 
 def test_many_threads_lose_nothing() -> None:

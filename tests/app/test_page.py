@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.browser import BrowserPage
 from tests.support.live import Live, eventually
+from tests.support.paths import PHONE
 from tests.support.spoken import EXPECTED, SAMPLES
 
 pytestmark = pytest.mark.slow
 
-PHONE = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[PHONE.name]["text"]
 Open = Callable[..., BrowserPage]
 FLAGS = (f"--use-file-for-fake-audio-capture={PHONE}",)

@@ -8,13 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.support.browser import WAIT
 from tests.support.live import Live
-from tests.support.spoken import EXPECTED, SAMPLES
+from tests.support.paths import PHONE
+from tests.support.spoken import EXPECTED
 
 pytestmark = pytest.mark.slow
 
-SOUND = SAMPLES / "phone-number.wav"
 PREFIX = "/speech"
-FLAGS = (f"--use-file-for-fake-audio-capture={SOUND}%noloop",)
+FLAGS = (f"--use-file-for-fake-audio-capture={PHONE}%noloop",)
 SETTINGS = {"root_path": PREFIX, "login": ("ann", "secret")}
 
 
@@ -44,7 +44,7 @@ def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
             page.get_by_role("button", name="Login").click()
             if password == "wrong":
                 page.wait_for_selector("text=Incorrect Credentials")
-        page.set_input_files("#sw-files input[type=file]", str(SOUND))
+        page.set_input_files("#sw-files input[type=file]", str(PHONE))
         page.wait_for_selector("#sw-files .file")
         (cookie,) = context.cookies()
         assert cookie["sameSite"] == "Lax" and cookie["httpOnly"] and not cookie["secure"]
@@ -53,7 +53,7 @@ def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
         with page.expect_download() as download:
             page.get_by_text("txt", exact=True).click()
         said = download.value.path().read_text().split()
-        assert said == EXPECTED[SOUND.name]["text"].split()
+        assert said == EXPECTED[PHONE.name]["text"].split()
         assert any("/page/audio/" in address for address in asked)
         page.get_by_role("tab", name="Live").click()
         page.get_by_role("button", name="Start", exact=True).click()

@@ -24,8 +24,8 @@ from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from tests.support.live import Begin, eventually, held_engines, held_readers
-from tests.support.page_calls import DEFAULTS, PHONE, call, call_begins, upload
-from tests.support.paths import BROKEN, ROOT
+from tests.support.page_calls import DEFAULTS, call, call_begins, upload
+from tests.support.paths import BROKEN, PHONE, ROOT
 from tests.support.service_jobs import Make
 from tests.support.spoken import EXPECTED
 

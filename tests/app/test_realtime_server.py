@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-import random
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,10 +21,8 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import stream_socket as module
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from tests.support.fuzz import examples
-from tests.support.harm import open_files
-from tests.support.live import Begin, Live, connected, freed, full_memory, held_engines, start, stop
+from tests.support.live import Begin, Live, freed, full_memory, held_engines, start, stop
 from tests.support.realtime import (
-    HANDSHAKE,
     PATH,
     QUERY,
     WORDS,
@@ -362,15 +359,3 @@ def test_messages_that_are_too_large(live: Live, size: int, fragments: int) -> N
             websocket.recv(timeout=10)
         assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
     assert freed(live)
-
-
-def test_a_hundred_connections_opened_and_dropped(live: Live) -> None:
-    before = open_files()
-    generator = random.Random(0)
-    for number in range(100):
-        whole = bool(number % 4)
-        with connected(live, HANDSHAKE + b"\r\n" if whole else HANDSHAKE[:20]) as raw:
-            if whole and number % 2:
-                raw.recv(100)
-            raw.sendall(generator.randbytes(generator.randrange(40)))
-    assert freed(live) and open_files() <= before + 5

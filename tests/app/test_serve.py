@@ -23,7 +23,7 @@ from slimwhisper.app.command import load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
 from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest, serving
-from tests.support.spoken import SAMPLES
+from tests.support.paths import PHONE, SAMPLES
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log, key = tmp_path / "log", {"Authorization": "Bearer key"}
     with serving(log, "--api-key", "key") as (url, process):
         target = f"{url}/v1/audio/transcriptions"
-        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        files = {"file": PHONE.read_bytes()}
         found = httpx.post(target, files=files, headers=key, timeout=60)
         assert found.json()["text"].startswith("five five five")
         assert httpx.get(f"{url}/v1/models", headers=key).json()["data"][0]["id"] == "digits"
@@ -60,7 +60,7 @@ def test_a_second_sigint_waits_no_longer(
     head = b"POST /inference HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
     form = b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x"
     with ThreadPoolExecutor() as pool, connected(live, head + form) as half:
-        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        files = {"file": PHONE.read_bytes()}
         whole = pool.submit(live.post, files=files)
         assert eventually(lambda: live.service.in_flight == 1)
         for _ in range(2):  # the second SIGTERM does not change the patience

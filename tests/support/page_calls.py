@@ -8,10 +8,8 @@ from typing import Any
 import httpx
 
 from tests.support.live import Live
-from tests.support.paths import SAMPLES
 
 JSON = {"Content-Type": "application/json"}
-PHONE = SAMPLES / "phone-number.wav"
 
 
 def upload(client: httpx.Client, path: Path) -> dict[str, Any]:

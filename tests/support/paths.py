@@ -4,5 +4,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]  # of the repository
 SAMPLES = ROOT / "samples"
+PHONE = SAMPLES / "phone-number.wav"  # the digits of a number, 9 s
 BROKEN = ROOT / "tests/support/broken.m4a"  # half a file
 SHARED = ROOT.parent / "shared"  # recordings of people, where there are some

@@ -12,7 +12,7 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from slimwhisper.audio.load import load_audio
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 
 HANDSHAKE = (  # of a session's websocket, but for the empty line
     b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
@@ -48,7 +48,7 @@ def encoded(data: bytes) -> str:
 
 def sample(rate: int, seconds: float) -> list[bytes]:
     """The WORDS, and a second of silence, as pcm16 in pieces."""
-    speech = soxr.resample(load_audio(str(SAMPLES / "phone-number.wav")), 16_000, rate)
+    speech = soxr.resample(load_audio(PHONE), 16_000, rate)
     whole = (np.concatenate([speech, np.zeros(rate)]) * 32767).clip(-32768, 32767).astype("<i2")
     step = round(seconds * rate)
     return [whole[i : i + step].tobytes() for i in range(0, len(whole), step)]

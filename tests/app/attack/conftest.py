@@ -9,7 +9,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Limits
 from tests.support.harm import unharmed
 from tests.support.live import Live, start, stop
-from tests.support.page_calls import PHONE
+from tests.support.paths import PHONE
 
 KEY = {"Authorization": "Bearer s3cret"}
 SERVERS = ("keyed", "keyless")

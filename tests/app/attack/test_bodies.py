@@ -13,7 +13,8 @@ from starlette.datastructures import UploadFile
 from slimwhisper.app.api import errors
 from tests.support.harm import unnamed_bytes
 from tests.support.live import Live, connected, eventually, held_engines
-from tests.support.page_calls import JSON, PHONE
+from tests.support.page_calls import JSON
+from tests.support.paths import PHONE
 
 FORM = "multipart/form-data; boundary=x"
 KIND, LONG = ("Content-Type", FORM), ("Content-Length", "5000000000")

@@ -23,7 +23,7 @@ from tests.support.live import (
     serving,
     status_of,
 )
-from tests.support.page_calls import PHONE
+from tests.support.paths import PHONE
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WEBSOCKET = b"GET /v1/realtime%s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"

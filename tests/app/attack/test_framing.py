@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from slimwhisper.app import connections
 from slimwhisper.app.realtime.wyoming import WyomingClient
 from tests.support.live import Begin, Live, connected, free_port, rest
-from tests.support.page_calls import PHONE
+from tests.support.paths import PHONE
 from tests.support.realtime import HANDSHAKE
 
 HOST = b"Host: localhost\r\n"

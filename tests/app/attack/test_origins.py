@@ -26,9 +26,9 @@ from slimwhisper.app.server import make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.service import Service
 from tests.support.live import Begin, Live, connected, rest
-from tests.support.spoken import SAMPLES
+from tests.support.paths import PHONE
 
-FILES = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+FILES = {"file": PHONE.read_bytes()}
 EVIL = {"Origin": "http://evil.example"}
 HOST = "127.0.0.1:7860"
 SPEECH = "/v1/audio/transcriptions"

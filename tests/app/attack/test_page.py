@@ -14,7 +14,8 @@ import safehttpx
 from slimwhisper.app.page import gradio_guard
 from slimwhisper.app.page.gradio_guard import MAX_TEXT, check_body
 from tests.support.live import Live, eventually
-from tests.support.page_calls import DEFAULTS, PHONE, arguments, call, upload
+from tests.support.page_calls import DEFAULTS, arguments, call, upload
+from tests.support.paths import PHONE
 from tests.support.refusals import TABLES
 from tests.support.servers import serving
 

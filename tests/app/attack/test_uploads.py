@@ -20,7 +20,8 @@ from slimwhisper.app.page.files import FILES, TempFiles, page_folder
 from slimwhisper.app.page.gradio_guard import Uploads
 from tests.support.fuzz import examples
 from tests.support.live import Live, connected, eventually
-from tests.support.page_calls import PHONE, call, clear_page, upload
+from tests.support.page_calls import call, clear_page, upload
+from tests.support.paths import PHONE
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
 SETTINGS = {"max_bytes": LIMIT}
