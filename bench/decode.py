@@ -165,14 +165,14 @@ def count_waits(model: Model, case: dict[str, Any], args: argparse.Namespace, ro
     windows = max(args.windows)
     some = [window(model, args.tokens, i % 8 * 16) for i in range(3 * windows)]
     engine = make_engine(model, windows, 1)
-    engine.run(some)
+    decode(engine, some)
     gpu = model.device.type == "cuda"
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         if gpu:
             torch.cuda.set_sync_debug_mode("warn")
         try:
-            engine.run(some)
+            decode(engine, some)
         finally:
             if gpu:
                 torch.cuda.set_sync_debug_mode("default")

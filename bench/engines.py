@@ -92,10 +92,17 @@ def decode(engine: Engine, windows: Sequence[Window]) -> tuple[float, list[tuple
     """
     synchronize(engine.model.device)
     since = time.perf_counter()
-    answers = engine.run(windows)
+    found: dict[int, tuple[int, ...]] = {}
+    for number, window in enumerate(windows):
+        engine.submit(number, window)
+    while not engine.idle:
+        for ticket, answer in engine.step():
+            assert isinstance(answer, Decoded)
+            found[ticket.number] = answer.tokens
+            engine.reply(ticket)
     synchronize(engine.model.device)
     seconds = time.perf_counter() - since
-    return seconds, [answer.tokens for answer in answers if isinstance(answer, Decoded)]
+    return seconds, [tokens for _, tokens in sorted(found.items())]
 
 
 @contextmanager

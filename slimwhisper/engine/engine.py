@@ -9,7 +9,7 @@ The engine knows nothing about files, recordings or text: tokens are numbers, a 
 something (`SpecialTokens`).
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -187,17 +187,6 @@ class Engine:
         self.scheduler.stop(owners)
 
     # -- work ----------------------------------------------------------------------------------
-
-    def run(self, windows: Sequence[Window]) -> list[Answer]:
-        """Decode windows to their end: one answer to each, in order. The engine must be idle."""
-        answers: dict[int, Answer] = {}
-        for number, window in enumerate(windows):
-            self.submit(number, window)
-        while not self.idle:
-            for ticket, answer in self.step():
-                answers[ticket.number] = answer
-                self.reply(ticket)
-        return [answers[number] for number in sorted(answers)]
 
     def reply(self, ticket: Ticket, request: Request | None = None) -> None:
         """Say what follows an answer, before the next step. request: the next one for the same

@@ -14,6 +14,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.kernels.attention import Latent
+from slimwhisper.model.model import Model
 from tests.support.cache_forms import (
     CPU,
     FRAMES,
@@ -96,9 +97,10 @@ def test_columns_that_hardly_change_cost_nothing_without_their_mean() -> None:
 
 def test_a_model_learns_the_means_of_its_texts(digits_path: Path) -> None:
     checkpoint = load_checkpoint(digits_path)
-    plan = guarded_plan(checkpoint, choose_forms(cache_dtype="fp8"), torch.float32)
+    forms = choose_forms(cache_dtype="fp8")
+    model = Model(checkpoint, CPU, torch.float32, forms, guarded_plan)
     expected = [x.mean(dim=0) for x in record_activations(checkpoint).self_inputs]
-    for folded, mean in zip(plan.self_, expected, strict=True):
+    for folded, mean in zip(model.plan.self_, expected, strict=True):
         torch.testing.assert_close(folded.offset, mean)
 
 

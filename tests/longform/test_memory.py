@@ -14,6 +14,7 @@ import json, re, sys
 from pathlib import Path
 import torch
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.windows import run
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
 from slimwhisper.checkpoint.load import Checkpoint
@@ -31,7 +32,7 @@ tokenizer = get_tokenizer(dims)
 rules = make_rules(dims, Options(sample_len=6))
 encoded = torch.randn(1500, 384, generator=torch.Generator().manual_seed(0))
 engine = Engine(model, slots)
-engine.run([Window(encoded, tokenizer.sot_sequence, 0, rules)] * slots)
+run(engine, dict.fromkeys(range(slots), Window(encoded, tokenizer.sot_sequence, 0, rules)))
 status = Path("/proc/self/status").read_text()  # ru_maxrss would begin with the parent's peak
 peak = int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024
 texts = engine.pool.peak * engine.runner.pages.page_bytes
