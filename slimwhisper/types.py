@@ -255,14 +255,6 @@ class Transcript(dict[str, Any]):
         text = self.text if len(self.text) <= 60 else f"{self.text[:60]}..."
         return f"Transcript({text!r}, {len(self.segments)} segments, language={self.language!r})"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return a plain dictionary with the same keys and values.
-
-        Returns:
-            The dictionary.
-        """
-        return dict(self)
-
     def segment_rows(self) -> list[dict[str, Any]]:
         """Return the segments as dictionaries with all that is known of them.
 

@@ -65,7 +65,7 @@ def test_one_result_for_one_recording_and_for_many(digits_path: Path) -> None:
     assert found["text"] == found.text and found["segments"][0]["start"] == found.segments[0].start
     assert found["segments"][0]["words"][0]["word"] == " five"
     read_back = json.loads(json.dumps(found))
-    assert read_back == found == found.as_dict() == {**found}
+    assert read_back == found == dict(found) == {**found}
     for twin in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert type(twin) is slimwhisper.Transcript and twin == found
         assert twin.segments == found.segments

@@ -131,7 +131,7 @@ def test_subtitles(
     for name in ("txt", "srt", "vtt", "tsv", "json"):
         mine, other = StringIO(), StringIO()
         FORMATS[name].write(transcript, mine, layout)
-        get_writer(name, "").write_result(transcript.as_dict(), other, layout)
+        get_writer(name, "").write_result(dict(transcript), other, layout)
         assert mine.getvalue() == other.getvalue()
 
 

@@ -22,7 +22,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import TextPiece, choose_cut, committable
+from slimwhisper.live.policy import TextPiece, choose_cut, committable, letters_of
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.utterance import BufferText, Heard, Utterance
@@ -280,6 +280,8 @@ class UpdateDecoding:
             TextPiece(text, tuple(part), tuple(islice(logprobs, len(part))))
             for text, part in zip(texts, parts, strict=True)
         ]
+        if not (self.utterance.text or any(letters_of(word.text) for word in self.words)):
+            self.words = []  # marks alone are no text: "...", from a sound or a single syllable
 
 
 class SpeechBuffer:

@@ -297,6 +297,21 @@ def test_prompt_and_hot_words() -> None:
     assert {w.sot_index for w in reader.windows} == {0}, "nothing before the utterance"
 
 
+def test_marks_alone_are_no_text() -> None:
+    stream, reader = begin()
+    answer, dots = reader.answer, tuple(reader.tokenizer.encode(" ... ?"))
+
+    def marks(request: Request) -> Answer:
+        answered = answer(request)
+        alone = isinstance(answered, Decoded)
+        return replace(answered, tokens=dots, logprobs=(-0.1,) * 9) if alone else answered
+
+    reader.answer = marks  # type: ignore[method-assign]
+    events = play(stream, reader, [speech([[1, 2]], 0.8)])
+    assert [e.text for e in ends_of(events)] == [""] and len(reader.windows) > 1
+    assert not any(e.committed or e.tentative for e in updates_of(events))
+
+
 def test_unsure_text_is_not_committed_before_the_end() -> None:
     stream, reader = begin()
     reader.logprob = -2.0

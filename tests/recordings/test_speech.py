@@ -169,7 +169,7 @@ def test_flagged_segments_are_dropped(digits: SlimWhisper) -> None:
         token_logprobs=True,
         on_segments=lambda _, segments, __: shown.extend(segments),
     ):
-        made = result.as_dict()
+        made = dict(result)
     assert (made["text"], made["segments"], shown) == ("", [], [])
     assert "flags" not in made
     assert made["dropped"] and all("repeats" in s["flags"] for s in made["dropped"])
@@ -199,7 +199,7 @@ def test_what_is_left_when_segments_are_dropped(sentences: bool) -> None:
     assert [s.text for s in found.segments] == [" Good day.", " See you."]
     assert [s.token_logprobs for s in found.segments] == [[-0.0], [-3.0]]
     assert list(found.dropped) == segments[1:3]
-    assert [s["id"] for s in found.as_dict()["dropped"]] == [1, 2]
+    assert [s["id"] for s in found["dropped"]] == [1, 2]
 
 
 def test_clips_hold_for_speech_too(digits: SlimWhisper, phrases: Phrases) -> None:

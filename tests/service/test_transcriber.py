@@ -69,7 +69,7 @@ def transcribe_all(model: SlimWhisper, **options: Any) -> list[dict[str, Any]]:
     results = {}
     for source, result in model.transcribe_many(AUDIO, **{**QUICK, **options}):
         assert isinstance(result, Transcript)
-        results[id(source)] = result.as_dict()
+        results[id(source)] = dict(result)
     return [results[id(audio)] for audio in AUDIO]
 
 
@@ -129,12 +129,12 @@ def test_an_engine_after_an_error_is_not_kept(
 def test_threads_share_an_engine(network: Model, made: list[tuple[int, int | None]]) -> None:
     """It grows with the calls that there are, and each call gets its own texts."""
     model, begin = SlimWhisper(network), threading.Barrier(3)
-    alone = [SlimWhisper(network).transcribe(a, temperature=0, **QUICK).as_dict() for a in AUDIO]
+    alone = [dict(SlimWhisper(network).transcribe(a, temperature=0, **QUICK)) for a in AUDIO]
     made.clear()
 
     def work(audio: np.ndarray) -> dict[str, Any]:
         begin.wait(20)
-        return model.transcribe(audio, temperature=0, **QUICK).as_dict()
+        return dict(model.transcribe(audio, temperature=0, **QUICK))
 
     with ThreadPoolExecutor(3) as threads:
         texts = list(threads.map(work, AUDIO))

@@ -39,7 +39,7 @@ def transcribe_each(
     for audio, result in model.transcribe_many(recordings, **{"temperature": 0, **options}):
         assert isinstance(result, Transcript), result
         assert number[id(audio)] not in found
-        found[number[id(audio)]] = result.as_dict()
+        found[number[id(audio)]] = dict(result)
     return [found[i] for i in range(len(recordings))]
 
 

@@ -43,4 +43,4 @@ def segment(
 
 def as_dicts(segments: Sequence[Segment]) -> list[dict[str, Any]]:
     """As `whisper.transcribe` gives them."""
-    return Transcript("", list(segments), "en").as_dict()["segments"]
+    return Transcript("", list(segments), "en")["segments"]

@@ -144,10 +144,8 @@ def test_where_flags_stand() -> None:
     doubtful = replace(said(" You."), id=1, flags=("improbable",))
     found = Transcript(" Hm. You.", [said(" Hm."), doubtful], "en")
     keys = "id seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob"
-    result = found.as_dict()
+    result = dict(found)
     assert [list(s) for s in result["segments"]] == [keys.split()] * 2
     assert result["flags"] == {1: ["improbable"]}
     assert [s.get("flags") for s in found.segment_rows()] == [None, ["improbable"]]
-    assert list(replace(found, segments=found.segments[:1]).as_dict()) == [
-        *("text", "segments", "language")
-    ]
+    assert list(replace(found, segments=found.segments[:1])) == [*("text", "segments", "language")]
