@@ -280,7 +280,6 @@ class Connection(StreamSocket):
 
     async def handle(self, message: dict[str, Any]) -> None:
         """Handle one event. Raises APIError, SlimWhisperError."""
-        self._event_id = None
         event = parse_event(message)
         given = event.get("event_id")
         if isinstance(given, str) and len(given) <= MAX_ID:

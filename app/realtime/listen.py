@@ -256,7 +256,7 @@ CHANNEL = [0, 1]  # the first of one
 class LiveForm(ListenForm):
     """The fields of a stream's query."""
 
-    encoding: Annotated[str, one_of(CODINGS)]
+    encoding: Annotated[str, one_of(CODINGS)] = Field("", validate_default=True)
     interim_results: bool = False
     endpointing: Annotated[
         int, BeforeValidator(lambda ms: {"false": 0, "true": 0}.get(str(ms), ms))
