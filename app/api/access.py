@@ -250,9 +250,10 @@ class Access:
         self.app, self.max_upload = app, settings.max_bytes
         self._is_secret, self._signed_in = is_secret, signed_in
         self._sites = AllowedOrigins(settings)
-        self._challenge = "Basic" if settings.login else "Bearer"
+        self._challenge, self._remedy = "Bearer", "key as 'Authorization: Bearer KEY'"
         self._accepted = [f"bearer {settings.api_key}"] if settings.api_key else []
         if settings.login is not None:
+            self._challenge, self._remedy = "Basic", "user and password by basic authentication"
             pair = base64.b64encode(":".join(settings.login).encode()).decode()
             self._accepted.append(f"basic {pair}")
 
@@ -325,19 +326,17 @@ class Access:
             if not self._is_secret(key):
                 message = "the client secret is unknown or has expired; request another"
                 raise APIError(401, message, "invalid_client_secret")
-        elif key and _matches(f"bearer {key}", self._accepted):
-            return
-        elif not self._sites.may_call(scope):
-            raise APIError(403, "a page of another site needs a client secret, or the key")
-        else:
+        elif not (key and _matches(f"bearer {key}", self._accepted)):
+            if not self._sites.may_call(scope):
+                raise APIError(403, "a page of another site needs a client secret, or the key")
             self._check_key(scope)
 
     def _check_key(self, scope: Scope) -> None:
         kind, given = _authorization(scope)
         if self._accepted and not _matches(f"{kind} {given}", self._accepted):
             headers = {"WWW-Authenticate": self._challenge}
-            wrong = "this key is not the server's; " if given else ""
-            message = f"{wrong}send the server's key as 'Authorization: Bearer KEY'"
+            wrong = "what was sent is not the server's; " if given else ""
+            message = f"{wrong}send the server's {self._remedy}"
             raise APIError(401, message, "invalid_api_key", headers=headers)
 
 

@@ -43,7 +43,7 @@ def wav_of(pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1) -> BinaryI
         return pcm
     frame = 2 * channels
     if not size or size % frame:
-        message = f"{size} bytes are not PCM of 16 bits; send samples, or a file without encode"
+        message = f"{size} bytes are not PCM of 16 bits; send samples, or a file with a header"
         raise APIError(400, message, "invalid_audio")
     format = (b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, 16)
     whole, size = min(HEADER.size - 8 + size, MOST), min(size, MOST)

@@ -23,10 +23,10 @@ from gradio.route_utils import FnIndexInferError, upload_fn
 from gradio.routes import App, file_upload_statuses
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
-from starlette.routing import Mount
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slimwhisper.app.api.access import network_of
+from slimwhisper.app.api.access import network_of, route_path, rule_for
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.files import Store, TempFiles
@@ -49,13 +49,22 @@ class Blocks(gr.Blocks):
             raise gr.Error(f"The arguments: {text[:300]}", print_exception=False) from None
 
 
+class PageMount(Mount):
+    """Gradio's app at the page's paths only: the APIs' errors are not Gradio's."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As in Starlette's router."""
+        rule = rule_for(route_path(scope), page=True)
+        return super().matches(scope) if rule.page else (Match.NONE, {})
+
+
 class Gradio:
     """Gradio's app, which is removed from a server's routes, where it must be the last."""
 
     def __init__(self, server: FastAPI) -> None:
         mount = server.routes.pop()
         assert isinstance(mount, Mount) and isinstance(mount.app, App)
-        self.route, self.app = mount, mount.app
+        self.route, self.app = PageMount(mount.path, mount.app), mount.app
         self.app.state_holder.capacity = MAX_SESSIONS
         self.app.get_blocks().has_launched = True  # else it accepts files that were not uploaded
         refuse_addresses()

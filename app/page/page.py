@@ -185,10 +185,9 @@ def _more_options(models: Models, preset: str | None) -> Arguments:
         with gr.Row():
             fields["diarize"] = _choice("Identify speakers", who, visible=bool(speakers))
             fields["speakers"] = gr.Number(
-                label="Number of speakers",
-                placeholder="detected",
+                label="Number of speakers (0: detect)",
                 precision=0,
-                minimum=1,
+                minimum=0,
                 maximum=MOST_SPEAKERS,
                 visible=bool(speakers),
                 min_width=140,

@@ -141,7 +141,7 @@ class Conversation:
                 self._started(event)
             case SpeechStopped():
                 self._stopped(event)
-            case TextUpdate():
+            case TextUpdate() if not self._items[event.utterance].cleared:
                 self._text(self._items[event.utterance], event)
             case UtteranceEnded():
                 self._ended(event)
@@ -196,7 +196,7 @@ class Conversation:
 
     def _ended(self, event: UtteranceEnded) -> None:
         item = self._items.pop(event.utterance)
-        if item.cleared and not event.text:
+        if item.cleared and not item.text:
             return
         if not item.committed:
             self._commit(item)
@@ -280,7 +280,6 @@ class Connection(StreamSocket):
 
     async def handle(self, message: dict[str, Any]) -> None:
         """Handle one event. Raises APIError, SlimWhisperError."""
-        self._event_id = None
         event = parse_event(message)
         given = event.get("event_id")
         if isinstance(given, str) and len(given) <= MAX_ID:

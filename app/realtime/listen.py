@@ -256,7 +256,7 @@ CHANNEL = [0, 1]  # the first of one
 class LiveForm(ListenForm):
     """The fields of a stream's query."""
 
-    encoding: Annotated[str, one_of(CODINGS)]
+    encoding: Annotated[str, one_of(CODINGS)] = Field("", validate_default=True)
     interim_results: bool = False
     endpointing: Annotated[
         int, BeforeValidator(lambda ms: {"false": 0, "true": 0}.get(str(ms), ms))
@@ -288,8 +288,7 @@ class ListenSocket(StreamSocket):
         format = SoundFormat(CODINGS[fields.encoding], fields.sample_rate, fields.channels)
         self.begin(choice, options, format)
         self._id, self._digest, self._seconds = str(uuid4()), sha256(), 0.0
-        self._starts: dict[int, float] = {}  # of the open utterances: seconds
-        self._text: dict[int, str] = {}  # committed
+        self._utterances: dict[int, tuple[float, str]] = {}  # open: start, committed text
         self._finalizing = False
 
     async def handle(self, message: dict[str, Any]) -> None:
@@ -316,7 +315,7 @@ class ListenSocket(StreamSocket):
         self._finalizing = True
         await self._feed.flush()
         self._feed.stream.commit()
-        await self.heard_all(lambda: bool(self._starts))
+        await self.heard_all(lambda: bool(self._utterances))
         if self._finalizing:
             self._results(as_channel("", []), self._seconds, self._seconds, final=True)
 
@@ -324,20 +323,18 @@ class ListenSocket(StreamSocket):
         """Emit the results of an utterance."""
         match event:
             case SpeechStarted():
-                self._starts[event.utterance] = event.start
-                self._text[event.utterance] = ""
+                self._utterances[event.utterance] = event.start, ""
                 if self._fields.vad_events:
                     started = {"channel": CHANNEL, "timestamp": round(event.start, 3)}
                     self.emit({"type": "SpeechStarted", **started})
             case TextUpdate():
-                self._text[event.utterance] += event.committed
-                text = (self._text[event.utterance] + event.tentative).strip()
-                if text and self._fields.interim_results:
-                    start = self._starts[event.utterance]
+                start, text = self._utterances[event.utterance]
+                text += event.committed
+                self._utterances[event.utterance] = start, text
+                if (text := (text + event.tentative).strip()) and self._fields.interim_results:
                     self._results(as_channel(text, []), start, event.heard)
             case UtteranceEnded():
-                start = self._starts.pop(event.utterance)
-                del self._text[event.utterance]
+                start, _ = self._utterances.pop(event.utterance)
                 end = max((s.end for s in event.segments), default=start)
                 words = [word for segment in event.segments for word in as_words(segment)]
                 channel = as_channel(event.text.strip(), words)
@@ -355,8 +352,9 @@ class ListenSocket(StreamSocket):
         speech_final: bool = False,
     ) -> None:
         """Emit a result. speech_final: of a whole utterance."""
-        from_finalize = final and self._finalizing
-        self._finalizing = self._finalizing and not final
+        heard = not (self._utterances or self._feed.stream.backlog > 0)
+        from_finalize = final and self._finalizing and heard  # not if another utterance follows
+        self._finalizing = self._finalizing and not from_finalize
         info = {"model_info": model_info(self._model), "model_uuid": self._model}
         self.emit(
             {

@@ -117,11 +117,7 @@ class Realtime:
     def __init__(self, host: ServerHost) -> None:
         self.client_secrets = ClientSecrets()
         self.host = host
-        self._open: dict[StreamSocket, asyncio.Task[Any] | None] = {}
-
-    def __len__(self) -> int:
-        """The number of open sessions."""
-        return len(self._open)
+        self.open: dict[StreamSocket, asyncio.Task[Any] | None] = {}  # sessions
 
     def is_secret(self, key: str) -> bool:
         """Whether a key is a client secret that has not expired."""
@@ -148,19 +144,19 @@ class Realtime:
             scope, receive, send = websocket.scope, websocket.receive, websocket.send
             await refuse(as_api_error(error), scope, receive, send)
         else:
-            self._open[connection] = asyncio.current_task()
+            self.open[connection] = asyncio.current_task()
             try:
                 offered = websocket.scope["subprotocols"]
                 await connection.run(next((p for p in SUBPROTOCOLS if p in offered), None))
             finally:
-                del self._open[connection]
+                del self.open[connection]
 
     async def shutdown(self) -> None:
         """End all sessions: transcribe the remaining audio, then send an error and close."""
         message = "the server is shutting down; connect again in a minute"
         error = APIError(503, message, "stopping")
-        tasks = [task for task in self._open.values() if task is not None]
-        for connection in self._open:
+        tasks = [task for task in self.open.values() if task is not None]
+        for connection in self.open:
             connection.end(SessionEnd(GOING_AWAY, error, last_texts=True))
         if tasks:
             await asyncio.wait(tasks)

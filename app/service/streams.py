@@ -94,7 +94,7 @@ class LiveStream:
         self._call(Stream.clear)
 
     def change(self, options: LiveOptions) -> None:
-        """Other options, from the next utterance on. Raises OptionError."""
+        """Other options, from the next utterance on; `turns` at once. Raises OptionError."""
         self._engines.check_stream(self.model, options)
         if options.window != self.options.window:
             raise OptionError("window: cannot change within a stream; open another stream")

@@ -132,7 +132,7 @@ class SpeechSegmenter:
                 position = max(change.at - self.setup.padding, self._earliest_start, sound_start)
                 utterance = self._utterance or self._begin_utterance(position)
                 self._buffers.append(SpeechBuffer(utterance, position, change.at))
-            elif not change.speech and self.setup.live.turns:
+            elif not change.speech and self.next_setup.live.turns:
                 audio = self._buffers[-1].audio
                 audio.append(sound[position - sound_start : change.at - sound_start])
                 position = change.at
@@ -175,6 +175,12 @@ class SpeechSegmenter:
         self._earliest_start = self.activity.position
         self._control_calls += 1
 
+    def change(self, setup: UpdateSettings) -> None:
+        """`Stream.change`. If pauses end utterances from now on, one that is here already does."""
+        self.next_setup = setup
+        if setup.live.turns and not self.activity.speaking:
+            self._end_utterance()
+
     def finish(self) -> None:
         """End the last utterance: no more audio follows."""
         if self._utterance is not None:
@@ -205,7 +211,7 @@ class SpeechSegmenter:
 
     def _end_utterance(self) -> None:
         """End the current utterance. Without turns, audio without speech is an utterance too."""
-        turns = self.setup.live.turns
+        turns = self.next_setup.live.turns
         if self._utterance is None and (turns or self.activity.position == self._earliest_start):
             return
         utterance = self._utterance or self._begin_utterance(self._earliest_start)

@@ -136,30 +136,28 @@ class Stream:
         Between utterances this has no effect. But without turns, audio without speech becomes an
         utterance.
         """
-        self._process_pending()
+        self.segmenter.process_pending()
         self.segmenter.commit()
         self._advance()
 
     def clear(self) -> None:
         """Discard the audio and the text that are not committed. The current utterance ends."""
-        self._process_pending()
+        self.segmenter.process_pending()
         self.segmenter.clear()
         self._advance()
 
     def finish(self) -> None:
         """End the last utterance. No more audio follows."""
         if not self._finished:
-            self._process_pending()
+            self.segmenter.process_pending()
             self.segmenter.finish()
             self._finished = True
             self._advance()
 
-    def _process_pending(self) -> None:
-        self.segmenter.process_pending()
-        self._advance()
-
     def change(self, options: LiveOptions) -> None:
-        """Use other options from the next utterance on. The window cannot change.
+        """Use other options from the next utterance on, but `turns` at once.
+
+        The window cannot change.
 
         Args:
             options: The options.
@@ -169,7 +167,8 @@ class Stream:
         """
         if options.window != self.segmenter.setup.live.window:
             raise OptionError("window cannot change within a stream; open another stream")
-        self.segmenter.next_setup = UpdateSettings.of(self._facts, options)
+        self.segmenter.change(UpdateSettings.of(self._facts, options))
+        self._advance()
 
     # -- updates ---------------------------------------------------------------------------------
 

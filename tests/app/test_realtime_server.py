@@ -220,7 +220,7 @@ def test_a_session_ends_with_the_last_text(
         say(connection, *SPEECH[:2])
         until(connection, "input_audio_buffer.speech_started")
         if limit:
-            (session,) = live.server._realtime._open
+            (session,) = live.server._realtime.open
             setattr(session, limit, 0.0)  # the time is over
             update(connection, {})
         else:

@@ -15,7 +15,7 @@ from slimwhisper.checkpoint.settings import GenerationSettings
 from slimwhisper.engine.requests import Answer, Decoded, Languages, Request, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream
-from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from slimwhisper.live.types import LiveEvent, TextUpdate, UtteranceEnded
 from tests.support.checkpoints import facts_of
 from tests.support.fuzz import examples
 from tests.support.tones import (
@@ -185,18 +185,20 @@ def test_samples_that_wait_are_not_copied_for_each_block() -> None:
 
 
 def test_without_turns_only_commit_ends_an_utterance() -> None:
-    stream, reader = begin(replace(PLAIN, turns=False))
-    audio = [speech([[1, 2], [3, 4, 5]], 0.9), QUIET, QUIET]
-    events = play(stream, reader, audio, False)
-    assert [type(e) for e in events if not isinstance(e, TextUpdate)] == [SpeechStarted]
+    stream, reader = begin()
+    events = play(stream, reader, [QUIET], False)
+    stream.change(replace(PLAIN, turns=False))  # from now on
+    for _ in range(2):  # silence alone is an utterance, as the caller says so; no audio is none
+        stream.commit()
+    events += play(stream, reader, [speech([[1, 2], [3, 4, 5]], 0.9), QUIET, QUIET], False)
+    assert len(ends_of(events)) == 1, "that of silence"
     assert "".join(e.committed for e in updates_of(events)).startswith(text([1, 2, 3]))
     stream.commit()
-    events += play(stream, reader, [QUIET], False)
-    stream.commit()  # silence alone is an utterance, as the caller says so
-    stream.commit()  # no audio is none
+    events += play(stream, reader, [speech([[6]], 0.1), QUIET], False)
+    stream.change(PLAIN)  # the pause that is here ends it
     events += play(stream, reader, [speech([[7]], 0.1)])
-    assert texts(events) == [text([1, 2, 3, 4, 5]), "", text([7])]
-    assert [len(e.segments) for e in ends_of(events)] == [1, 1, 1], "pauses do not cut"
+    assert texts(events) == ["", text([1, 2, 3, 4, 5]), text([6]), text([7])]
+    assert [len(e.segments) for e in ends_of(events)] == [1, 1, 1, 1], "pauses do not cut"
 
 
 @pytest.mark.parametrize("running", [False, True])

@@ -174,5 +174,5 @@ def rest(connection: socket.socket) -> bytes:
 
 def freed(live: Live) -> bool:
     """Whether, soon, no session, no stream and no slot is in use."""
-    service, sessions = live.service, live.server.config.app.state.realtime
-    return eventually(lambda: not (service.streams.open or len(sessions) or service.in_flight))
+    service, realtime = live.service, live.server.config.app.state.realtime
+    return eventually(lambda: not (service.streams.open or realtime.open or service.in_flight))

@@ -186,11 +186,9 @@ def play(
 def texts(events: Sequence[LiveEvent]) -> list[str]:
     """Of the utterances. Checks the events of each, and that they agree."""
     found: list[str] = []
-    for number in range(
-        1 + max((e.utterance for e in events if not isinstance(e, StreamFailed)), default=-1)
-    ):
-        group = [e for e in events if not isinstance(e, StreamFailed) and e.utterance == number]
-        first, *middle, last = group
+    told = [e for e in events if not isinstance(e, StreamFailed)]
+    for number in range(1 + max((e.utterance for e in told), default=-1)):
+        first, *middle, last = (e for e in told if e.utterance == number)
         (stop,) = (e for e in middle if isinstance(e, SpeechStopped))
         assert isinstance(first, SpeechStarted) and first.start <= stop.end
         assert isinstance(last, UtteranceEnded) and last.segments and last.language == "en"

@@ -149,6 +149,7 @@ def test_what_a_server_asks_for(begin: Begin, keyed: Live) -> None:
     for server, challenge in ((keyed, "Bearer"), (begin(login=("ann", "pass")), "Basic")):
         answer = httpx.get(f"{server.url}/v1/models")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, challenge)
+        assert challenge in answer.text.title(), "what it asks for"
         assert httpx.get(f"{server.url}/health").status_code == 200
     for key, expected in (("s3cret", 200), ("s3cre", 401)):  # as Azure's clients send it
         answer = httpx.head(f"{keyed.url}/v1/models", headers={"api-key": key})
