@@ -21,7 +21,8 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor
 
-from slimwhisper.cores import WORKERS, find_cores
+from slimwhisper.audio.threads import WORKERS
+from slimwhisper.cores import find_cores
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed

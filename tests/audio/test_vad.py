@@ -10,7 +10,7 @@ import torch
 
 import slimwhisper
 from slimwhisper import voice_activity as vad
-from slimwhisper.cores import usual_threads
+from slimwhisper.audio.threads import usual_threads
 from slimwhisper.errors import DependencyError
 from slimwhisper.recordings.speech import pack_regions
 from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions
