@@ -199,15 +199,15 @@ def plain_value(value: Any) -> Any:
     """Convert a number or an array of numpy or torch, also in a list, to Python's.
 
     Args:
-        value: The value. An array of shape [n] becomes a list.
+        value: The value. An array of shape [n] becomes a tuple, as a list and a range do.
 
     Returns:
         The converted value; any other value stays as it is.
     """
     if hasattr(value, "tolist"):
-        return value.tolist()
-    if type(value) in (list, tuple):
-        return type(value)(map(plain_value, value))
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return tuple(map(plain_value, value))
     if type(value) is dict:
         return {key: plain_value(each) for key, each in value.items()}
     return value
@@ -242,8 +242,8 @@ def check_rows(options: Any) -> None:
     """
     for row in fields(options):
         limits, value = row.metadata["help"], getattr(options, row.name)
-        may_be_none = str(row.type).endswith("None")
-        if value == row.default or (value is None and (may_be_none or limits.low is None)):
+        may_be_none = str(row.type).endswith(("None", "bool"))  # for the latter it is False
+        if value == row.default or (value is None and may_be_none):
             continue
         if limits.choices and value not in limits.choices:
             raise OptionError(f"{row.name} {not_one_of(value, limits.choices, ':')}")
@@ -259,7 +259,8 @@ def _check_type(row: "Field[Any]", value: Any) -> None:
     """Raise OptionError for a value of another type than the field's."""
     names = re.sub(r"tuple\[.*\]", "tuple", str(row.type)).split(" | ")
     kinds = [KINDS[name] for name in names if name in KINDS]
-    if kinds and not any(isinstance(value, types) for types, _ in kinds):
+    # NaN is no number, and not equal to itself
+    if kinds and not any(isinstance(value, types) and value == value for types, _ in kinds):
         expected = " or ".join(words for _, words in kinds)
         kind = type(value).__name__
         raise OptionError(f"{row.name} {value!r} is of type {kind}; give {expected}")

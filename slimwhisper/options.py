@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.audio.options import ChannelOptions
@@ -96,10 +95,6 @@ def make_options(model: ModelFacts, **values: Any) -> Options:
     given = {name: value for name, value in values.items() if name not in IGNORED}
     check_names(Options, given)
     given = plain_values(given)
-    for row in fields(Options):
-        value = given.get(row.name)
-        if "tuple" in str(row.type) and isinstance(value, Sequence) and not isinstance(value, str):
-            given[row.name] = tuple(value)
     defaults = {} if model.settings is None else model.settings.defaults(model.dims)
     for group in groups_of(Options, "prepare"):
         group.prepare(given, defaults, model)

@@ -109,10 +109,10 @@ def speakers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("values", "value", "remedy"),
     [
         *TABLES["options"],
-        ({"hot_words": ["a" * 201]}, "201 characters", "at most 200"),
         ({"hot_words": ["Ann"] * 10_001}, "10,001 phrases", "at most 10,000"),
         ({"initial_prompt": "five " * 10**6}, "5,000,000 characters", "give at most 1,000,000"),
         ({"prefix": "five " * 300}, "300 tokens", "give at most 216"),
+        *[({name: None}, "None", "give a ") for name in ("languages", "drop", "clip_timestamps")],
         ({"language": np.str_("xx")}, "'xx'", "use a code such as 'en'"),
     ],
     ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",

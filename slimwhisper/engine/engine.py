@@ -261,8 +261,8 @@ def make_engine(model: Model, search: Search, slots: int) -> Engine:
         draft = None if model.draft is None else model.draft(model, search, slots)
         pages = choose_pages(model, search, slots)
         return Engine(model, slots, search, draft=draft, pages=pages)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
-        if "memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in str(error) and not isinstance(error, MemoryError):
             raise
         need = slots * model.bytes_per_window() / 1e9
         raise OptionError(

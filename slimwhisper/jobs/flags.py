@@ -191,14 +191,14 @@ def changed(options: dict[str, Any]) -> dict[str, Any]:
 
 def temperatures(first: float, increment: float | None) -> float | tuple[float, ...]:
     """The temperatures to try in turn, bit for bit those of the whisper command."""
-    if increment is None:
+    if increment is None or not first >= 0:  # which is refused with all other options
         return first
-    if not increment > 0:
-        what = f"{increment} is not a positive number; give one, or None for no fallback"
+    if not 0.01 <= increment <= 10:
+        what = f"{increment} is not a number from 0.01 to 10; give one, or None for no fallback"
         raise OptionError(f"--temperature_increment_on_fallback {what}")
     import numpy as np
 
-    ladder = tuple(np.arange(first, 1.0 + 1e-6, increment).tolist())
+    ladder = tuple(np.arange(min(first, 2.0), 1.0 + 1e-6, increment).tolist())
     if not ladder:
         what = f"--temperature {first} is more than 1, so nothing is left to fall back to"
         raise OptionError(f"{what}; add --temperature_increment_on_fallback None")
@@ -208,7 +208,7 @@ def temperatures(first: float, increment: float | None) -> float | tuple[float, 
 def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The subtitle options that differ from their defaults."""
     chosen = {name: getattr(arguments, name) for name in (*LAYOUT, SENTENCES, *SPEAKERS)}
-    return {name: value for name, value in chosen.items() if value not in (None, False)}
+    return {name: value for name, value in chosen.items() if not (value is None or value is False)}
 
 
 def dtype_of(arguments: argparse.Namespace) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import AUDIO_WINDOWS, ModelFacts, OptionGroup, option
-from slimwhisper.tokens.options import LanguageOptions, PromptOptions, prefix_tokens
+from slimwhisper.tokens.options import LanguageOptions, PromptOptions, prefix_tokens, token_entries
 
 ON_FAILURE = ("last", "best")
 decoding = partial(option, section="decoding")
@@ -49,8 +49,8 @@ class SearchOptions(OptionGroup):
         seed: The seed of the random numbers for sampling, from 0. Each file has random numbers of
             its own. The default is 0.
         without_timestamps: Whether to decode text without timestamps. The default is False.
-        max_initial_timestamp: The latest possible first timestamp of a window in seconds. None
-            means no limit. The default is 1.0.
+        max_initial_timestamp: The latest possible first timestamp of a window in seconds, up to
+            10,000. None means no limit. The default is 1.0.
         suppress_blank: Whether a text must not start with a blank. The default is True.
         suppress_tokens: The ids of the tokens that are never sampled, or the same separated by
             commas. -1 stands for symbols that are not spoken, and "numerals" for all tokens with a
@@ -94,7 +94,7 @@ class SearchOptions(OptionGroup):
     seed: int = decoding(0, "random seed for sampling", low=0)  # each file has its own
     without_timestamps: bool = decoding(False, "decode text without timestamps")
     max_initial_timestamp: float | None = decoding(
-        1.0, "latest possible first timestamp, in seconds"
+        1.0, "latest possible first timestamp, in seconds", low=0, high=10_000
     )
     suppress_blank: bool = decoding(True, "do not start with a blank")
     suppress_tokens: str | tuple[int | str, ...] | None = decoding(
@@ -117,7 +117,7 @@ class SearchOptions(OptionGroup):
             defaults["without_timestamps"] = True
 
     def check(self, model: ModelFacts) -> None:
-        """Check that a search with these options ends with a text.
+        """Check that a search with these options ends with a text, of tokens that there are.
 
         Args:
             model: The model that the options are for.
@@ -129,6 +129,7 @@ class SearchOptions(OptionGroup):
         if not valid or not all(valid):
             rule = "give one number, or several to try in turn, from 0 (greedy) to 10"
             raise OptionError(f"temperature {self.temperature!r}: {rule}")
+        token_entries(model.vocabulary, self.suppress_tokens)
         if self.patience is not None and round((self.beam_size or 1) * self.patience) < 1:
             raise OptionError(f"patience {self.patience!r} ends the search at once; give 1.0")
         if not self.without_timestamps and not model.vocabulary.timestamps:

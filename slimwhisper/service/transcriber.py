@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
+
 from slimwhisper.devices import bucket_of, choose_batch_size
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes, slots_within
 from slimwhisper.engine.requests import Search
@@ -479,12 +481,15 @@ _transcribers: "weakref.WeakSet[Transcriber]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child, no other thread goes on: engines in the middle of a step are lost."""
+    """In the child, no other thread goes on: engines in the middle of a step are lost, and torch
+    would wait for its own.
+    """
     for transcriber in list(_transcribers):
+        torch.set_num_threads(1)
         lock, transcriber.lock = transcriber.lock, FairLock()
-        if lock.held:
-            error = SlimWhisperError("the process was forked in the middle of a step; try again")
-            transcriber.drop(error)
+        error = SlimWhisperError("the process was forked in the middle of a step; try again")
+        if lock.held or transcriber.model.device.type == "cpu":  # idle ones count the threads there
+            transcriber.drop(error if lock.held else None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -203,32 +203,39 @@ NUMERALS = "numerals"
 NUMERAL_SIGNS = frozenset("%$£")  # besides digits; whisperX's choice
 
 
-def suppressed_tokens(
-    vocabulary: Vocabulary, option: str | tuple[int | str, ...] | None
-) -> list[int]:
+Suppressed = str | tuple[int | str, ...] | None  # the option `suppress_tokens`
+
+
+def token_entries(vocabulary: Vocabulary, option: Suppressed) -> list[int | str]:
+    """The token ids, -1 and "numerals" that the option names. Raises OptionError."""
+    entries = option.split(",") if option and isinstance(option, str) else option or ()
+    try:
+        found = [NUMERALS if str(e).strip() == NUMERALS else int(e) for e in entries]
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, separated by commas"
+        ) from None
+    if any(e != NUMERALS and e not in range(-1, vocabulary.size) for e in found):
+        raise OptionError(f"suppress_tokens {option!r}: token ids are -1 to {vocabulary.size - 1}")
+    return found
+
+
+def suppressed_tokens(vocabulary: Vocabulary, option: Suppressed) -> list[int]:
     """Tokens never sampled: those requested, and special tokens that only a prompt may contain.
 
     -1 in `option` means the model's list, or all symbols that are not spoken; "numerals", the
     tokens of `numerals`. None or "" suppresses nothing.
     """
-    if option is None or option in ("", ()):
+    entries = token_entries(vocabulary, option)
+    if not entries:
         return []
-    entries = [e.strip() for e in option.split(",")] if isinstance(option, str) else list(option)
-    try:
-        ids = [int(e) for e in entries if e != NUMERALS]
-    except (TypeError, ValueError):
-        raise OptionError(
-            f"suppress_tokens {option!r}: give token ids, -1 or {NUMERALS}, separated by commas"
-        ) from None
-    if any(not -1 <= t < vocabulary.size for t in ids):
-        raise OptionError(f"suppress_tokens {option!r}: token ids are -1 to {vocabulary.size - 1}")
-    tokens = [t for t in ids if t >= 0]
+    tokens = [t for t in entries if isinstance(t, int) and t >= 0]
     if NUMERALS in entries:
         tokens += numerals(vocabulary)
-    if -1 in ids and vocabulary.suppressed is not None:
+    if -1 in entries and vocabulary.suppressed is not None:
         return [*tokens, *vocabulary.suppressed]
     t = vocabulary.tokenizer()
-    if -1 in ids:
+    if -1 in entries:
         tokens += t.non_speech_tokens
     prompts = (t.transcribe, t.translate, t.sot, t.sot_prev, t.sot_lm, t.no_speech)
     return [*tokens, *(token for token in prompts if token is not None)]
