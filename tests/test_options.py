@@ -109,6 +109,7 @@ def speakers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("values", "value", "remedy"),
     [
         *TABLES["options"],
+        ({"hot_words": ["a" * 201]}, "201 characters", "at most 200"),
         ({"hot_words": ["Ann"] * 10_001}, "10,001 phrases", "at most 10,000"),
         ({"initial_prompt": "five " * 10**6}, "5,000,000 characters", "give at most 1,000,000"),
         ({"prefix": "five " * 300}, "300 tokens", "give at most 216"),
@@ -157,6 +158,7 @@ def test_what_the_model_cannot(caplog: pytest.LogCaptureFixture) -> None:
     assert len(warnings) == 3 and all("tiny-model is English-only" in w for w in warnings)
     refusal(ENGLISH, language="xx")
     make_options(facts_of(ENGLISH), language="<|en|>", task="transcribe")
+    assert make_options(facts_of(TURBO), task=None).task == "transcribe", "as in whisper"
     assert len(caplog.records) == 3
 
 

@@ -139,12 +139,7 @@ class Engine:
     @property
     def room(self) -> int:
         """How many more windows would get a slot without waiting."""
-        return self.free - len(self.scheduler.waiting)
-
-    @property
-    def free(self) -> int:
-        """Free slots."""
-        return self.scheduler.free
+        return self.scheduler.free - len(self.scheduler.waiting)
 
     def unencoded(self, owners: Container[object]) -> int:
         """How many windows of some owners wait for the encoder, or are in it."""

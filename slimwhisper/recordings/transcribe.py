@@ -237,8 +237,11 @@ def transcribe_all(
         callbacks: of the calling thread.
         readers: are closed at the end.
     Raises:
-        OptionError if there is too little memory, and what else ends the engine.
+        OptionError for a single recording and if there is too little memory, and what else ends the
+        engine.
     """
+    if isinstance(sources, str | bytes) or hasattr(sources, "__fspath__"):
+        raise OptionError(f"{sources!r:.99}: give a list of recordings, also of a single one")
     workers = readers.count or WORKERS
     with transcriber.call(search_of(options), slots) as call, closing(readers):
         call.steps = callbacks.on_step is not None

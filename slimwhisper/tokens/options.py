@@ -58,6 +58,8 @@ class LanguageOptions(OptionGroup):
         Raises:
             OptionError: When a language is unknown to all models.
         """
+        if values.get("task", "") is None:  # `whisper` takes it for the default
+            del values["task"]
         languages = values.get("languages")
         if isinstance(languages, tuple) and any(map(asks_detection, languages)):
             values["languages"] = ()

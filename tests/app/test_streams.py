@@ -86,7 +86,7 @@ class OpenedStream:
 def nothing_left(service: Service) -> bool:
     """No stream, no update, no slot in use."""
     transcriber = service.engines.transcriber
-    idle = all(e.idle and e.free == e.slots for e in transcriber.engines)
+    idle = all(e.idle and e.room == e.slots for e in transcriber.engines)
     return idle and not (service.streams.open or transcriber.used)
 
 
@@ -132,7 +132,7 @@ def test_a_server_is_ready_before_its_first_stream(begin: Make, audio: np.ndarra
     opened.say(audio)
     assert opened.text == SPOKEN
     assert service.engines.transcriber.engines == [ready] and ready.idle
-    assert ready.free == ready.slots
+    assert ready.room == ready.slots
 
 
 def test_who_is_refused(begin: Make, audio: np.ndarray) -> None:

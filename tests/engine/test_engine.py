@@ -137,10 +137,10 @@ def test_second_requests_read_the_audio_that_is_there(
 
 def test_room_counts_what_waits(model: Model) -> None:
     engine = Engine(model, 2)
-    assert (engine.idle, engine.room, engine.free) == (True, 2, 2)
+    assert (engine.idle, engine.room, engine.scheduler.free) == (True, 2, 2)
     for window in short_windows(3):
         engine.submit(Asker(), window)
-    assert (engine.idle, engine.room, engine.free) == (False, -1, 2)
+    assert (engine.idle, engine.room, engine.scheduler.free) == (False, -1, 2)
 
 
 def test_language_requests_among_others() -> None:
@@ -187,7 +187,7 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
         step(engine)
     assert [len(owner.answers) for owner in (zero, one, again, three)] == [1, 1, 1, 0]
     assert_same(one.answers, [expected])
-    assert engine.free == engine.slots
+    assert engine.room == engine.slots
 
 
 @pytest.mark.parametrize(

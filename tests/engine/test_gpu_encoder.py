@@ -107,10 +107,10 @@ def test_others_decode_while_a_window_is_encoded() -> None:
             step(engine)
         assert counts.kernels["conv1d"] == 2 and counts.kernels["graph"] == 2
         assert len(engine.group_runners[0].group.tickets) == 1
-        assert engine.slots - engine.free == 2
+        assert engine.slots - engine.scheduler.free == 2
         engine.stop(owners[1:])
-        assert engine.slots - engine.free == 1
+        assert engine.slots - engine.scheduler.free == 1
         while not engine.idle:
             step(engine)
         assert [len(owner.answers) for owner in owners] == [1, 0]
-        assert engine.free == engine.slots
+        assert engine.room == engine.slots

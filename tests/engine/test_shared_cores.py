@@ -95,7 +95,7 @@ def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
         engine.stop(owners[:1])
         while not engine.idle:
             step(engine)
-        assert engine.free == 2
+        assert engine.scheduler.free == 2
         engine.share_cores(False)
         return [len(owner.answers) for owner in owners]
 

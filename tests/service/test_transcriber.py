@@ -17,7 +17,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio.threads import one_thread
+from slimwhisper.audio.threads import use_threads, usual_threads
 from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
 from slimwhisper.engine.requests import Search
@@ -91,7 +91,7 @@ def test_calls_share_one_engine(model: SlimWhisper, made: list[tuple[int, int | 
         iter(AUDIO),
         batch_size=1,  # in a larger engine: one at a time
         temperature=0,
-        on_segments=lambda *_: busy.append(kept.slots - kept.free),
+        on_segments=lambda *_: busy.append(kept.slots - kept.scheduler.free),
         **QUICK,
     )
     assert len(list(results)) == 3 and busy and max(busy) <= 1 and len(made) == 2
@@ -112,7 +112,7 @@ def test_a_call_that_is_given_up_leaves_nothing(model: SlimWhisper) -> None:
     again = transcribe_all(model, temperature=0)
     assert list(map(differences, again, alone)) == [[], [], []]
     (engine,) = model.transcriber.engines
-    assert engine.idle and engine.free == engine.slots
+    assert engine.idle and engine.room == engine.slots
 
 
 def test_an_engine_after_an_error_is_not_kept(
@@ -208,8 +208,9 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
     call = transcriber.call(SEARCH, 1)
     call.submit(RecordingSource(recording(20, 3)))
     transcriber.step()
-    with transcriber.paused() if stepping else nullcontext(), one_thread(2):
-        torch.ones(10**6).exp()
+    use_threads(2)
+    torch.ones(10**6).exp()
+    with transcriber.paused() if stepping else nullcontext():
         pid = os.fork()
     if not pid:
         code = 1
@@ -220,6 +221,7 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
             code = 0 if isinstance(last, Failed if stepping else Finished) else 2
         finally:
             os._exit(code)
+    use_threads(usual_threads())
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert isinstance(list(call.run())[-1], Finished)
 
@@ -245,8 +247,9 @@ def test_a_call_that_is_too_large_fails_alone(
     monkeypatch.setattr(module, "make_engine", bounded)
     first = model.transcribe_many(iter(AUDIO), batch_size=2, temperature=0, **QUICK)
     results = [next(first)]
-    with pytest.raises(OptionError, match="not enough memory"):
-        list(model.transcribe_many(iter(AUDIO), batch_size=64, temperature=0, **QUICK))
+    for sources, why in ((iter(AUDIO), "not enough memory"), ("talk.wav", "give a list")):
+        with pytest.raises(OptionError, match=why):
+            list(model.transcribe_many(sources, batch_size=64, temperature=0, **QUICK))
     results += first
     assert len(results) == 3 and all(isinstance(r, Transcript) for _, r in results)
 
@@ -333,7 +336,7 @@ def run(call: Call) -> list[tuple[str, str]]:
     """(source, text) in the order in which they end."""
     ended = [(e.tag, e.result.text) for e in call.run() if isinstance(e, Finished)]
     for engine in call.transcriber.engines:
-        assert engine.idle and engine.free == engine.slots
+        assert engine.idle and engine.room == engine.slots
     return ended
 
 

@@ -126,7 +126,7 @@ def run(
         engine.submit(owners[tag], window)
     while not engine.idle:
         step(engine)
-    assert engine.free == engine.slots
+    assert engine.room == engine.slots
     return {tag: owner.answers for tag, owner in owners.items()}
 
 

@@ -26,11 +26,6 @@ LONGEST, IN_MEMORY, OF_A_SLOT = 120, 10, 30  # seconds
 MOST = 2 * LONGEST + OF_A_SLOT + IN_MEMORY  # one slot: on disk, and one still in memory
 
 
-@pytest.fixture
-def nothing_stays_behind() -> None:
-    """The services here are the tests' own."""
-
-
 @pytest.fixture(scope="module")
 def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Almost two minutes of silence in 16 kB, of which FLAC pads 8, at the lowest rate allowed."""
