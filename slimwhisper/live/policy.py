@@ -19,7 +19,8 @@ from slimwhisper.word_times.words import time_words
 KNOWN_MARGIN = 20  # if the update before had it too
 NEW_MARGIN = 40
 # To hold back new words below a probability of 0.5 was tried on 2,101 words of base in English,
-# French, Italian and Russian: 323 errors instead of 324, and p95 half a second later.
+# French, Italian and Russian: 323 errors instead of 324, and p95 half a second later. Once updates
+# had what was said before, on 559 words in Italian: 81 instead of 83, and p50 0.08 s later.
 REWIND_FRAMES = 50  # one second; not in the paper. Words that overlap in time go back less
 
 
