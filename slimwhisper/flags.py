@@ -40,16 +40,16 @@ def none_or(kind: Any) -> Any:
     return parse
 
 
-def positive(text: str) -> int:
+def positive(text: str, most: int = 10**9) -> int:
     """An integer of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer up to {most}")
     return int(text)
 
 
 def count(text: str) -> int:
-    """An integer of at least 0."""
-    return 0 if text == "0" else positive(text)
+    """A number of threads, or 0; torch ends without a word if it cannot start as many."""
+    return 0 if text == "0" else positive(text, 1024)
 
 
 THREADS: dict[str, Any] = {"type": count, "default": 0, "help": "CPU threads [0: usable cores]"}
