@@ -28,6 +28,11 @@ KINDS = [
 ]
 
 
+@pytest.fixture
+def nothing_stays_behind() -> None:
+    """The services here are the tests' own, and keep their engines."""
+
+
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A second and a half of speech."""
