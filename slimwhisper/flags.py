@@ -41,7 +41,7 @@ def none_or(kind: Any) -> Any:
 
 
 def positive(text: str, most: int = 10**9) -> int:
-    """An integer of at least 1."""
+    """An integer from 1 to `most`."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer up to {most}")
     return int(text)

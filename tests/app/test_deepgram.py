@@ -153,8 +153,9 @@ def test_finalize(live: Live) -> None:
             stream.send_media(piece)
         stream.send_finalize()
     finals = [m for m in got if m.type == "Results" and m.is_final]
-    first, second = [m.channel.alternatives[0].transcript for m in finals if m.from_finalize]
-    assert first == "" and second and finals[-1].from_finalize
+    first, *rest = [m.channel.alternatives[0].transcript for m in finals]
+    assert [m.from_finalize for m in finals] == [True, *[False] * (len(rest) - 1), True]
+    assert first == "" and len(rest) > 1 and all(rest) and WORDS.startswith(" ".join(rest))
 
 
 def test_floating_point(live: Live) -> None:

@@ -51,8 +51,10 @@ def test_one_call_by_http(client: httpx.Client, folder: Path) -> None:
     assert sound.headers["x-content-type-options"] == "nosniff"
     for wrong in ("audio/x", "result/x.srt", "results/x.zip", f"result/{'x' * 32}.exe"):
         assert client.get(f"/page/{wrong}").status_code == 404
-    for unknown in (file["downloads"]["txt"].removesuffix("txt") + "exe", "v1/x", "inference"):
-        assert "message" in client.get(f"/{unknown}").json()["error"], unknown
+    unknown = file["downloads"]["txt"].removesuffix("txt") + "exe"
+    for path, status in ((unknown, 404), ("v1/nothing", 404), ("inference", 405)):
+        found = client.get(f"/{path}")
+        assert found.status_code == status and "message" in found.json()["error"], path
     broken = call(client, upload(client, BROKEN))
     pages = [client.get(path).text for path in ("/", "/config", "/gradio_api/info")]
     for told in (*pages, json.dumps(answer), json.dumps(broken)):

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
+from tests.support.waiting import eventually
 
 GOOD = SAMPLES / "phone-number.wav"
 HOW = ReadOptions()
@@ -96,10 +96,7 @@ def test_closing_ends_busy_workers_and_those_who_wait(make: MakeReaders, endless
 
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(read) for _ in range(2)]  # one reads, the other waits for the worker
-        until = time.monotonic() + 20
-        while not readers._workers:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        assert eventually(lambda: bool(readers._workers))
         readers.close()
         messages = {future.result(20) for future in futures}
     assert messages == {"the readers are closed; no recordings can be read"}

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.types import Transcript
 from tests.support.paths import BROKEN
 from tests.support.spoken import SAMPLES
+from tests.support.waiting import eventually
 from tests.support.windows import random_model
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 4, "temperature": 0}
@@ -167,10 +167,7 @@ def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) ->
     _, err = child.communicate(timeout=60)
     assert child.returncode == status
     assert "its decoder failed" not in err and "Traceback" not in err
-    until = time.monotonic() + 10
-    while left := [pid for pid in workers if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, left
-        time.sleep(0.05)
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 10)
 
 
 def test_a_recording_whose_readers_are_killed_stays_open(

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.kernels.cpu.library import NATIVE
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not NATIVE.exists(), reason="kernels/cpu is not compiled here")
 Iteration = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long)
@@ -102,10 +102,7 @@ def test_helpers_end_with_their_caller_and_take_no_signals() -> None:
     caller.start()
     caller.join()
     assert len(helpers) == 2
-    until = time.monotonic() + WAIT
-    while helpers & tasks():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    assert eventually(lambda: not helpers & tasks(), WAIT)
 
 
 @linux

@@ -27,6 +27,7 @@ from tests.support.kills import journal_lines, whole_tree
 from tests.support.paths import BROKEN, ROOT
 from tests.support.ray_jobs import FLAGS, RayRun, ray_run
 from tests.support.spoken import SAMPLES
+from tests.support.waiting import eventually
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 pytestmark = pytest.mark.slow
@@ -135,10 +136,7 @@ def wait_for_lines(out: Path, count: int) -> None:
 
 def wait_for_end(run: RayRun) -> None:
     """Until no process of a job is left, which takes a worker a moment."""
-    deadline = time.monotonic() + 10
-    while run.processes():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert eventually(lambda: not run.processes(), 10)
 
 
 def answers(port: int) -> bool:

@@ -3,11 +3,9 @@
 import os
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 from unittest.mock import Mock
 
@@ -39,6 +37,7 @@ from tests.support.parity import differences
 from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
+from tests.support.waiting import eventually
 from tests.support.windows import DIMS, random_model
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
@@ -208,10 +207,19 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
     call = transcriber.call(SEARCH, 1)
     call.submit(RecordingSource(recording(20, 3)))
     transcriber.step()
+    reached, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transcriber.paused():
+            reached.set()
+            go.wait(20)
+
+    if stepping:
+        threading.Thread(target=hold, daemon=True).start()
+        assert reached.wait(20)
     use_threads(2)
     torch.ones(10**6).exp()
-    with transcriber.paused() if stepping else nullcontext():
-        pid = os.fork()
+    pid = os.fork()
     if not pid:
         code = 1
         signal.alarm(20)
@@ -221,6 +229,7 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
             code = 0 if isinstance(last, Failed if stepping else Finished) else 2
         finally:
             os._exit(code)
+    go.set()
     use_threads(usual_threads())
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert isinstance(list(call.run())[-1], Finished)
@@ -230,10 +239,8 @@ def test_no_thread_stays(model: SlimWhisper) -> None:
     before = threading.active_count()
     model.transcribe(AUDIO[0], temperature=0, **QUICK)
     list(model.transcribe_many(iter(AUDIO), batch_size=2, temperature=0, **QUICK))
-    until = time.monotonic() + 20  # the readers' threads end by themselves
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    # the readers' threads end by themselves
+    assert eventually(lambda: threading.active_count() <= before)
 
 
 def test_a_call_that_is_too_large_fails_alone(

@@ -16,6 +16,7 @@ from slimwhisper.storage.stores import Location
 from tests.support.kills import forking
 from tests.support.memory_store import journal
 from tests.support.s3_server import Faults, s3_server
+from tests.support.waiting import eventually
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
 pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
@@ -89,9 +90,7 @@ def test_killed_and_resumed(bucket: Any) -> None:
     for goal in (OBJECTS // 4, OBJECTS // 2):
 
         def wait(_: int, goal: int = goal) -> None:
-            end = time.monotonic() + 60
-            while len(written()) < goal:
-                assert time.monotonic() < end
+            assert eventually(lambda: len(written()) >= goal, 60)
 
         assert run(*arguments, wait=wait) == -9
         assert goal <= len(written()) < OBJECTS

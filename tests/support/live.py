@@ -26,8 +26,7 @@ from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.service.shared_engine import SharedEngine
-
-PATIENCE = 20.0  # seconds until all is as before
+from tests.support.waiting import eventually
 
 
 def free_port() -> int:
@@ -94,14 +93,6 @@ class Live:
 
 
 Begin = Callable[..., Live]  # of settings
-
-
-def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Whether it holds within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return held
 
 
 def start(
