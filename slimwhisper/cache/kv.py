@@ -49,7 +49,7 @@ class KVStore(CrossStore):
         self.heads = heads
         size = (shape.count, *_shape(heads.weights, shape.length))
         self.keys = torch.zeros(size, device=shape.device, dtype=shape.dtype)
-        self.values = torch.zeros_like(self.keys)
+        self.values = self.keys.new_zeros(self.keys.shape)
         super().__init__(self.keys, self.values)
 
     def put(self, slots: Tensor, features: Tensor) -> None:

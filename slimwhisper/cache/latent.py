@@ -26,7 +26,8 @@ class LatentAttention:
         self.heads = weights.heads
         self.scale = (weights.width // weights.heads) ** -0.5
         bias = weights.query_bias
-        self.identity = torch.eye(self.heads, device=bias.device, dtype=bias.dtype)[:, :, None]
+        # not `torch.eye`, which imports PyTorch's compiler for a device without memory
+        self.identity = bias.new_zeros(self.heads, self.heads).fill_diagonal_(1)[:, :, None]
         matrices = weights.query, weights.key_map, weights.value_map, weights.out
         self.block = LatentBlock.of(kernels.library, *matrices, bias, weights.out_bias)
 

@@ -57,9 +57,8 @@ def live(keyless: Live) -> Live:
 
 
 @pytest.fixture
-def make(model: SlimWhisper) -> Iterator[Callable[..., Service]]:
+def make(model: SlimWhisper, request: pytest.FixtureRequest) -> Callable[..., Service]:
     """Begins services, whose models are "digits" and "other"; they are closed in the end."""
-    made: list[Service] = []
 
     def load(choice: ModelChoice) -> SlimWhisper:
         if choice.name not in ("digits", "other"):
@@ -67,26 +66,23 @@ def make(model: SlimWhisper) -> Iterator[Callable[..., Service]]:
         return model
 
     def service(**options: Any) -> Service:
-        made.append(Service(load, **{"batch_size": 4, **options}))
-        return made[-1]
+        made = Service(load, **{"batch_size": 4, **options})
+        request.addfinalizer(made.close)
+        return made
 
-    yield service
-    for each in made:
-        each.close()
+    return service
 
 
 @pytest.fixture
-def begin(model: SlimWhisper) -> Iterator[Begin]:
+def begin(model: SlimWhisper, request: pytest.FixtureRequest) -> Begin:
     """Starts servers; they stop with the test."""
-    running: list[Live] = []
 
     def begins(**settings: Any) -> Live:
-        running.append(start(model, **settings))
-        return running[-1]
+        running = start(model, **settings)
+        request.addfinalizer(lambda: stop(running))
+        return running
 
-    yield begins
-    for live in running:
-        stop(live)
+    return begins
 
 
 @pytest.fixture

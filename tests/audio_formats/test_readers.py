@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,17 +25,15 @@ MakeReaders = Callable[..., Readers]
 
 
 @pytest.fixture
-def make() -> Iterator[MakeReaders]:
+def make(request: pytest.FixtureRequest) -> MakeReaders:
     """Makes readers, which are closed afterwards."""
-    made: list[Readers] = []
 
     def new(**settings: float) -> Readers:
-        made.append(Readers(**{"count": 1, "seconds": 400, "timeout": 60, **settings}))  # type: ignore[arg-type]
-        return made[-1]
+        made = Readers(**{"count": 1, "seconds": 400, "timeout": 60, **settings})  # type: ignore[arg-type]
+        request.addfinalizer(made.close)
+        return made
 
-    yield new
-    for readers in made:
-        readers.close()
+    return new
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ folder = hf_folder(tmp_path / "model", table, generation={"language": "de"})
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Table:
     first: bool = False  # special tokens go before the text
     pieces: bool = False  # as SentencePiece: a space is "▁", bytes without a piece are "<0x00>"
 
-    @property
+    @cached_property
     def ids(self) -> dict[str, int]:
         parts = (self.special, self.text) if self.first else (self.text, self.special)
         return {name: i for i, name in enumerate((*parts[0], *parts[1], *self.added))}
@@ -61,7 +61,7 @@ class Table:
         """tokenizer.json's, as `tokenizers` writes it. Timestamps are no special tokens there."""
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-        ids = self.ids
+        ids, special = self.ids, {*self.special}.difference(STAMPS)
         vocab = {name: ids[name] for name in (*self.special * self.first, *self.text)}
         affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
         model = models.BPE(vocab, list(self.merges), byte_fallback=self.pieces, **affixes)
@@ -75,7 +75,7 @@ class Table:
             tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_tokens(
             [
-                AddedToken(n, special=n in self.special and n not in STAMPS, normalized=False)
+                AddedToken(n, special=n in special, normalized=False)
                 for n in sorted((*self.special, *self.added), key=ids.__getitem__)
             ]
         )
@@ -183,8 +183,7 @@ def weights_of(table: Table, dims: Dims) -> State:
     generator = torch.Generator().manual_seed(1)
     embedding = torch.randn(dims.n_vocab, dims.n_text_state, generator=generator)
     embedding[table.ids["<|endoftext|>"]] *= 1.8
-    stamps = [i for n, i in table.ids.items() if n in STAMPS]
-    embedding[stamps] *= 1.1
+    embedding[[table.ids[n] for n in STAMPS if n in table.ids]] *= 1.1
     state["decoder.token_embedding.weight"] = embedding
     return state
 
