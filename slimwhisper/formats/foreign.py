@@ -57,10 +57,9 @@ class BinaryFile:
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next numbers as a tensor [*shape], a copy."""
-        count = math.prod(shape)
-        data = self.read(count * dtype.itemsize)
-        if not count:
+        if min(shape, default=1) < 1:
             raise self.damaged(f"a tensor has shape {list(shape)}")
+        data = self.read(math.prod(shape) * dtype.itemsize)
         return torch.frombuffer(bytearray(data), dtype=dtype).reshape(tuple(shape))
 
     def damaged(self, what: str) -> Exception:
@@ -148,8 +147,6 @@ def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
         raise file.damaged(f"a tensor has {rank} dimensions")
     shape = tuple(reversed(file.numbers(f"{rank}i")))
     name = file.text(length)
-    if min(shape) < 1:
-        raise file.damaged(f"{name} has shape {list(shape)}")
     if kind not in _TENSOR_TYPES:
         raise _quantised(file.path, _QUANTISED.get(kind, f"type {kind}"))
     tensor = file.tensor(shape, _TENSOR_TYPES[kind])
