@@ -19,19 +19,25 @@ QUIET = 10  # percent of the positions, in which a band is at its floor
 DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence
 SPEECH = 3.0  # dB above the floor, in the mean over bands, from which on there is a word
 LEAST_ATTENTION = 3e-3  # of a word to a position: a few positions of none do not decide
+SILENT = 1e-9  # weight of a token that is not spoken: it counts in a word of nothing else
 KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50 ms
 
 
-def word_attention(alignment: Alignment, counts: Sequence[int], frames: int) -> NDArray[np.float64]:
+def word_attention(
+    alignment: Alignment, counts: Sequence[int], spoken: Sequence[bool], frames: int
+) -> NDArray[np.float64]:
     """[N, p] of N words: the mean attention of each one's tokens to the positions with audio.
 
-    counts: each word's tokens, all of the alignment's text in order. frames: mel frames of audio.
+    counts: each word's tokens, all of the alignment's text in order. spoken: of each token, whether
+    it has letters; punctuation often attends to what is said after a pause. frames: mel frames of
+    audio.
     """
     scores = alignment.scores[:, :, : max(frames // MEL_FRAMES_PER_POSITION, 1)]
     weights = scores.float().softmax(dim=-1).mean(dim=0).cpu().numpy().astype(np.float64)
     # each token is predicted, and its audio attended to, by the token before it
     rows = weights[alignment.before - 1 : alignment.before - 1 + sum(counts)]
-    return word_means(rows, counts)
+    parts = np.where(spoken, 1.0, SILENT)[:, None]
+    return word_means(rows * parts, counts) / word_means(parts, counts)
 
 
 def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
