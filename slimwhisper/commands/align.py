@@ -1,7 +1,10 @@
 """Runs the `align` command: the times of a known text in its recording."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+
+from tqdm import tqdm
 
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import open_sink
@@ -10,7 +13,7 @@ from slimwhisper.forced_alignment.script import read_script
 from slimwhisper.outputs import FORMATS, formats_of, segment_line
 from slimwhisper.text import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import Transcript
+from slimwhisper.types import Segment, Transcript
 
 
 def run_align(arguments: argparse.Namespace) -> int:
@@ -26,17 +29,29 @@ def run_align(arguments: argparse.Namespace) -> int:
             raise OptionError(f"{path}: would be overwritten; choose another --output_dir")
     sink.check()
     model = load_chosen(arguments)
-    ((_, aligned),) = model.transcribe_many([audio], script=lines, language=arguments.language)
+    with tqdm(unit="s", disable=None, dynamic_ncols=True) as bar:
+
+        def show(path: Path, segments: Sequence[Segment], done: float) -> None:
+            bar.update(round(done, 1) - bar.n)
+
+        ((_, aligned),) = model.transcribe_many(
+            [audio],
+            script=lines,
+            language=arguments.language,
+            on_duration=lambda _, seconds: bar.reset(round(seconds, 1)),
+            on_segments=show,
+        )
     if isinstance(aligned, SlimWhisperError):
         raise aligned
+    count = _print(aligned)  # before the files, which a full disk may refuse after hours
     for format, name in outputs.items():
         sink.write(name, FORMATS[format].render(aligned, {}))
-    _print(aligned, [sink.name(name) for name in outputs.values()])
+    print(f"{count} lines aligned: {', '.join(map(sink.name, outputs.values()))}")
     return 0
 
 
-def _print(aligned: Transcript, paths: list[str]) -> None:
-    """The lines with their times, what is missing on either side, and the files."""
+def _print(aligned: Transcript) -> str:
+    """Print the lines with their times, and what is missing on either side. Returns "9 of 10"."""
     missing = [s for s in aligned.segments if NOT_IN_AUDIO in s.flags]
     for segment in aligned.segments:
         if NOT_IN_AUDIO not in segment.flags:
@@ -47,4 +62,4 @@ def _print(aligned: Transcript, paths: list[str]) -> None:
         start, end = format_timestamp(span.start), format_timestamp(span.end)
         print(f"not in the text, [{start} --> {end}]: {span.text}")
     count = len(aligned.segments)
-    print(f"{count - len(missing)} of {count} lines aligned: {', '.join(paths)}")
+    return f"{count - len(missing)} of {count}"

@@ -163,6 +163,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert segment["end"] == pytest.approx(truth["end"], abs=0.1)
     srt, txt = ((tmp_path / "new" / f"phone-number.{f}").read_text() for f in ("srt", "txt"))
     assert srt.count("-->") == 3 and LINES[2] in srt, "no cue of what is not there"
+    (tmp_path / "full" / "phone-number.srt" / "x").mkdir(parents=True)
+    assert main([*given[:-1], str(tmp_path / "full")]) == 1
+    assert LINES[2] in capsys.readouterr().out, "the work is not lost where files cannot be written"
     assert txt.splitlines() == [*LINES, "Goodbye then"]
 
 
