@@ -35,7 +35,8 @@ def retime(segment: Segment, text: str) -> list[Word]:
     """The words of a text in place of the segment's. Joined, they are the text."""
     old = segment.words or []
     units: list[list[Word]] = []  # words between two spaces
-    if _spaced(old):
+    after = [word.word[:1].isspace() for word in old[1:]]
+    if 2 * sum(after) >= len(after):  # spaces stand between most of the words
         pattern = r"\s*\S+"
         for word in old:
             if units and not word.word[:1].isspace():
@@ -80,12 +81,6 @@ def _shares(texts: Sequence[str], since: float, until: float) -> list[tuple[floa
     total = sum(lengths)
     ends = [round(since + (until - since) * n / total, 2) for n in accumulate(lengths[:-1])]
     return list(zip([since, *ends], [*ends, until], strict=True)) if texts else []
-
-
-def _spaced(words: Sequence[Word]) -> bool:
-    """Whether spaces stand between most of the words; True if there is one word at most."""
-    after = words[1:]
-    return 2 * sum(word.word[:1].isspace() for word in after) >= len(after)
 
 
 # -- corrections ---------------------------------------------------------------------------------

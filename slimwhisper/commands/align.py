@@ -1,19 +1,18 @@
 """Runs the `align` command: the times of a known text in its recording."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError
 from slimwhisper.files import open_sink
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
 from slimwhisper.outputs import FORMATS, formats_of, segment_line
 from slimwhisper.text import format_timestamp
 from slimwhisper.trust import NOT_IN_AUDIO
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import Transcript
 
 
 def run_align(arguments: argparse.Namespace) -> int:
@@ -30,19 +29,13 @@ def run_align(arguments: argparse.Namespace) -> int:
     sink.check()
     model = load_chosen(arguments)
     with tqdm(unit="s", disable=None, dynamic_ncols=True) as bar:
-
-        def show(path: Path, segments: Sequence[Segment], done: float) -> None:
-            bar.update(round(done, 1) - bar.n)
-
-        ((_, aligned),) = model.transcribe_many(
-            [audio],
-            script=lines,
+        aligned = model.align(
+            audio,
+            lines,
             language=arguments.language,
             on_duration=lambda _, seconds: bar.reset(round(seconds, 1)),
-            on_segments=show,
+            on_segments=lambda _, _segments, done: bar.update(round(done, 1) - bar.n),
         )
-    if isinstance(aligned, SlimWhisperError):
-        raise aligned
     count = _print(aligned)  # before the files, which a full disk may refuse after hours
     for format, name in outputs.items():
         sink.write(name, FORMATS[format].render(aligned, {}))

@@ -52,12 +52,14 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 def _describe(name: str, root: Path) -> KnownModel:
     """root: the folder of downloaded models."""
+    path: Path | None = None
     if name in names.BUNDLED:
         source, path = "bundled", _existing(names.bundled_file(name))
         dims: Dims | None = read(names.bundled_file(name)).dims
     elif name in names.HUB_MODELS:
         source, dims = names.HUB_MODELS[name].repository, known_dims(name)
-        path = _cached(source)
+        with suppress(CheckpointError):  # its config and weights are in the hub's cache
+            path = fetch_model(source, local_files_only=True)
     else:
         source, dims = "openai", known_dims(name)
         path = _existing(root / names.MODEL_URLS[name].rpartition("/")[2])
@@ -68,28 +70,15 @@ def _describe(name: str, root: Path) -> KnownModel:
         caches = dict(zip(PRESETS, allocate(dims, 1, torch.float16), strict=True))
         window = caches[PRESET].bytes_per_window
         if name not in names.HUB_MODELS:
-            languages = language_count(dims)
+            count = str(dims.num_languages) if dims.is_multilingual else "en"
+            languages = count if dims.n_vocab in SIZES else "?"
     size = None if parameters is None else parameters * torch.float16.itemsize
     location = None if path is None else str(path)
     return KnownModel(name, source, languages, parameters, size, window, location)
 
 
-def language_count(dims: Dims) -> str:
-    """ "en" for OpenAI's English vocabulary, "99" or "100" for the others, "?" for another size."""
-    if dims.n_vocab not in SIZES:
-        return "?"
-    return str(dims.num_languages) if dims.is_multilingual else "en"
-
-
 def _existing(file: Path) -> Path | None:
     return file if file.is_file() else None
-
-
-def _cached(repository: str) -> Path | None:
-    """The folder of a hub model whose config and weights are all in the hub's cache."""
-    with suppress(CheckpointError):
-        return fetch_model(repository, local_files_only=True)
-    return None
 
 
 def print_models(models: Sequence[KnownModel]) -> None:

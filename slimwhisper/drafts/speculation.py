@@ -157,15 +157,6 @@ def _bucket(texts: int) -> int:
 DECAY = 0.9  # factor of the earlier counts after each step
 
 
-@dataclass(slots=True)
-class Acceptance:
-    """What has become of all drafts."""
-
-    drafted_steps: int = 0
-    drafted: int = 0  # tokens, up to the first one that was rejected
-    accepted: int = 0
-
-
 @dataclass(eq=False)
 class SpeculativeRunner(GroupRunner):
     """Drafts and verifies the next tokens of a group with one row per window."""
@@ -183,7 +174,8 @@ class SpeculativeRunner(GroupRunner):
         self.texts = torch.zeros((rows, context), dtype=torch.int64, device=device)
         # of each row, in the last step: tokens gained, and whether a drafted one was rejected
         self.outcome = torch.zeros((rows, 2), dtype=torch.int64, device=device)
-        self.acceptance = Acceptance()
+        # steps with drafts; their tokens, up to the first one that was rejected; those accepted
+        self.drafted_steps = self.drafted = self.accepted = 0
 
     def nbytes(self) -> int:
         """Bytes of the texts in forms without pages, and of the drafter's cache."""
@@ -238,7 +230,7 @@ class SpeculativeRunner(GroupRunner):
     def record(self, tickets: Sequence[Ticket], drafts: int) -> None:
         """Count the tokens that each text gained in a step with drafts. Waits for the device."""
         outcome = self.outcome[: len(tickets)].tolist()
-        self.acceptance.drafted_steps += 1
+        self.drafted_steps += 1
         for ticket, (gained, rejected) in zip(tickets, outcome, strict=True):
             accepted, counts = min(gained - rejected, drafts), ticket.drafts
             checked = accepted + rejected
@@ -246,8 +238,8 @@ class SpeculativeRunner(GroupRunner):
             if checked:
                 counts.accepted = DECAY * counts.accepted + accepted
                 counts.checked = DECAY * counts.checked + checked
-            self.acceptance.drafted += checked
-            self.acceptance.accepted += accepted
+            self.drafted += checked
+            self.accepted += accepted
             ticket.count += gained
 
     # -- on the device ---------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.engine.requests import Alignment
+from slimwhisper.forced_alignment.script import word_key
+from slimwhisper.tokens.vocabulary import Tokenizer
 from slimwhisper.types import MEL_FRAMES_PER_POSITION, POSITIONS_PER_SECOND
 
 POSITION = 1 / POSITIONS_PER_SECOND  # seconds
@@ -24,18 +26,19 @@ KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50
 
 
 def word_attention(
-    alignment: Alignment, counts: Sequence[int], spoken: Sequence[bool], frames: int
+    alignment: Alignment, counts: Sequence[int], tokenizer: Tokenizer, frames: int
 ) -> NDArray[np.float64]:
-    """[N, p] of N words: the mean attention of each one's tokens to the positions with audio.
+    """[N, p] of N words: the mean attention of each one's tokens to the positions with audio, but
+    for punctuation, which often attends to what is said after a pause.
 
-    counts: each word's tokens, all of the alignment's text in order. spoken: of each token, whether
-    it has letters; punctuation often attends to what is said after a pause. frames: mel frames of
-    audio.
+    counts: each word's tokens, all of the alignment's text in order. frames: mel frames of audio.
     """
     scores = alignment.scores[:, :, : max(frames // MEL_FRAMES_PER_POSITION, 1)]
     weights = scores.float().softmax(dim=-1).mean(dim=0).cpu().numpy().astype(np.float64)
     # each token is predicted, and its audio attended to, by the token before it
     rows = weights[alignment.before - 1 : alignment.before - 1 + sum(counts)]
+    pieces = zip(*tokenizer.split_to_word_tokens(alignment.text), strict=True)
+    spoken = [bool(word_key(text)) for text, tokens in pieces for _ in tokens]
     parts = np.where(spoken, 1.0, SILENT)[:, None]
     return word_means(rows * parts, counts) / word_means(parts, counts)
 

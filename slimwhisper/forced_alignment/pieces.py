@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +10,6 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
-from slimwhisper.forced_alignment.script import spoken_tokens
 from slimwhisper.subtitles.cues import is_spaceless
 from slimwhisper.tokens.options import encode_text
 from slimwhisper.tokens.vocabulary import Tokenizer
@@ -29,7 +27,6 @@ class Piece:
 
     words: tuple[PlacedWord, ...]
     tokens: tuple[tuple[int, ...], ...]  # of each word
-    spoken: list[bool]  # of each token: it has letters
     start: int  # mel frames
     stop: int
 
@@ -49,9 +46,7 @@ def pieces_of(
         end = min(after.end + MARGIN, (after.end + after.free_until) / 2)
         start = min(max(round(begin * FRAMES_PER_SECOND), 0), max(frames - 2, 0))
         last = max(min(round(end * FRAMES_PER_SECOND), frames, start + window), start + 2)
-        own = tuple(tokens[first:stop])
-        spoken = spoken_tokens([*chain(*own)], tokenizer)
-        yield Piece(tuple(words[first:stop]), own, spoken, start, last)
+        yield Piece(tuple(words[first:stop]), tuple(tokens[first:stop]), start, last)
         first = stop
 
 
@@ -87,7 +82,7 @@ class PieceSession:
 
     piece: Piece
     mel: Spectrogram
-    before: tuple[int, ...]  # <|startoftranscript|> ... <|notimestamps|>
+    tokenizer: Tokenizer
     words: list[Word] = field(default_factory=list)  # of the piece, with their times
     logprobs: list[float] = field(default_factory=list)  # of each word's tokens, in the mean
     done: bool = False
@@ -99,10 +94,10 @@ class PieceSession:
             return None
         if self._audio is not None:
             text = tuple(token for tokens in self.piece.tokens for token in tokens)
-            return Align(self.before, text)
+            return Align(tuple(self.tokenizer.sot_sequence_including_notimestamps), text)
         span = self.piece.start, self.piece.stop - self.piece.start
         self._audio = self.mel.for_encoder(*span)
-        return Window(self._audio, self.before[:1], 0, rules=None)
+        return Window(self._audio, (self.tokenizer.sot,), 0, rules=None)
 
     def accept(self, answer: Answer) -> None:
         """Process the answer to the last request."""
@@ -112,7 +107,7 @@ class PieceSession:
         piece, audio = self.piece, self._audio
         self.done, self._audio = True, None
         counts = [len(tokens) for tokens in piece.tokens]
-        attention = word_attention(answer, counts, piece.spoken, piece.stop - piece.start)
+        attention = word_attention(answer, counts, self.tokenizer, piece.stop - piece.start)
         borders = word_borders(attention, audio) + piece.start / FRAMES_PER_SECOND
         probs = np.array(answer.probs)
         self.logprobs = word_means(np.log(probs + 1e-10), counts).tolist()

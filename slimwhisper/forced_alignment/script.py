@@ -8,7 +8,6 @@ from pathlib import Path
 
 from slimwhisper.errors import OptionError
 from slimwhisper.subtitles.cues import units
-from slimwhisper.tokens.vocabulary import Tokenizer
 
 MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
 MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken
@@ -118,12 +117,6 @@ def _words(number: int, line: str) -> list[ScriptWord]:
         else:
             before = (before[0] + text, before[1] + piece)
     return words
-
-
-def spoken_tokens(text: Sequence[int], tokenizer: Tokenizer) -> list[bool]:
-    """Of each token of a text, whether it has letters, or digits."""
-    pieces = zip(*tokenizer.split_to_word_tokens(text), strict=True)
-    return [bool(word_key(piece)) for piece, tokens in pieces for _ in tokens]
 
 
 def word_key(text: str) -> str:

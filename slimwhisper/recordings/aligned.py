@@ -43,9 +43,8 @@ class AlignedRecording:
         self._language = heard.language
         self._match = match(words_of(self.lines), heard_words(heard.segments))
         tokenizer = self.recording.context.tokenizer
-        before = tuple(tokenizer.sot_sequence_including_notimestamps)
         pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
-        return [PieceSession(piece, mel, before) for piece in pieces][::-1]
+        return [PieceSession(piece, mel, tokenizer) for piece in pieces][::-1]
 
     @property
     def done(self) -> bool:

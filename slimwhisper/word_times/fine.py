@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from slimwhisper.forced_alignment.borders import POSITION, word_attention, word_borders
-from slimwhisper.forced_alignment.script import spoken_tokens, word_key
+from slimwhisper.forced_alignment.script import word_key
 from slimwhisper.longform.passes import DecodedWindow
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Word
 
@@ -34,8 +34,7 @@ def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[
     if not names:
         return list(segments)
     positions = round((before - span.offset) / POSITION), (stop - span.start) // 2
-    spoken = spoken_tokens(alignment.text, tokenizer)
-    attention = word_attention(alignment, counts, spoken, span.frames)
+    attention = word_attention(alignment, counts, tokenizer, span.frames)
     borders = word_borders(attention, mel, max(positions[0], 0), positions[1])
     borders = np.round(np.minimum(borders, span.frames / FRAMES_PER_SECOND) + span.offset, 2)
     stops = np.cumsum([len(name) for name in names])  # in the text

@@ -50,14 +50,14 @@ def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
     array = np.concatenate([silence, speech, silence, speech[:40_000], silence])
     samples = torch.from_numpy(np.pad(array, (0, -len(array) % FRAME)))
     with one_thread(torch.get_num_threads()), torch.no_grad():  # the package changes it
-        import silero_vad
+        from silero_vad import get_speech_timestamps, load_silero_vad
 
-        network = silero_vad.load_silero_vad()
+        network = load_silero_vad()
         frames = [network(frame, 16_000) for frame in samples.split(FRAME)]
 
     def package_regions(**arguments: float) -> list[tuple[int, int]]:
-        network = Mock(side_effect=frames)  # run once for all
-        found = silero_vad.get_speech_timestamps(samples[: len(array)], network, **arguments)
+        # the network has run once for all
+        found = get_speech_timestamps(samples[: len(array)], Mock(side_effect=frames), **arguments)
         return [(region["start"], region["end"]) for region in found]
 
     expected = package_regions(

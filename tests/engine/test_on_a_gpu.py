@@ -77,8 +77,7 @@ def test_a_draft_model_with_graphs() -> None:
         runner.draft_lengths.cost = 0.01
         assert_same_answers(answers(engine, asked), expected)
         assert runner.graphs is not None and runner.graphs.replays and not runner.graphs.failure
-        drafted = runner.acceptance
-    assert drafted.accepted == drafted.drafted > 0
+        assert runner.accepted == runner.drafted > 0
 
 
 @pytest.mark.slow

@@ -138,12 +138,12 @@ def test_the_same_texts_wherever_it_is_wrong(
         model, windows, 3, guesses, timed=False, then=lambda tag, _: done.append(tag)
     )
     assert_same(texts, plain)
-    stats, every = runner.acceptance, [wrong(t, i) for t in range(6) for i in range(LENGTH)]
-    assert stats.drafted and stats.accepted <= stats.drafted
+    every = [wrong(t, i) for t in range(6) for i in range(LENGTH)]
+    assert runner.drafted and runner.accepted <= runner.drafted
     if not any(every):
-        assert stats.accepted == stats.drafted
+        assert runner.accepted == runner.drafted
         tokens = sum(len(p.tokens) for p in plain)
-        assert stats.drafted_steps < tokens / 3 / (MAX_DRAFT / 2)
+        assert runner.drafted_steps < tokens / 3 / (MAX_DRAFT / 2)
     elif wrong(0, 1) and not wrong(1, 1):
         assert done[0] == 1
 
@@ -159,11 +159,11 @@ def test_a_model_drafts_on_the_same_encoder_output(
     expected = decode(other, windows, 2)
     texts, runner = speculate(other, windows, 2, draft=model)
     assert_same(texts, expected)
-    stats, drafter = runner.acceptance, runner.drafter
-    assert stats.accepted > 0.9 * stats.drafted > 0 and isinstance(drafter, DraftModel)
+    drafter = runner.drafter
+    assert runner.accepted > 0.9 * runner.drafted > 0 and isinstance(drafter, DraftModel)
     cross = drafter.cache.cross
     if other is model:
-        assert stats.accepted == stats.drafted and not cross.stores
+        assert runner.accepted == runner.drafted and not cross.stores
     else:
         assert cross.layers[0].store is runner.cache.cross.stores[-1], "put with the model's"
 
@@ -176,7 +176,7 @@ def test_texts_of_seeds_and_up_to_the_last_token_of_the_context(model: Model) ->
         expected = decode(model, asked, 3)
         texts, runner = speculate(model, asked, 3)
         assert_same(texts, expected)
-        assert runner.acceptance.accepted == runner.acceptance.drafted > 0
+        assert runner.accepted == runner.drafted > 0
     lengths = [len(w.prompt) + len(d.tokens) for w, d in zip(full, expected, strict=True)]
     assert max(lengths) == SHORT.n_text_ctx + 1
 
@@ -281,7 +281,7 @@ def test_a_draft_of_one_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     model = slimwhisper.load_model("digits", draft=tmp_path / "draft.pt")
     assert transcribe_words(model) == transcribe_words(slimwhisper.load_model("digits"))
     runner = model.transcriber.engines[-1].group_runners[0]
-    assert isinstance(runner, SpeculativeRunner) and runner.acceptance.drafted
+    assert isinstance(runner, SpeculativeRunner) and runner.drafted
     with caplog.at_level("WARNING", logger="slimwhisper"):
         engines = [make_engine(model.network, Search(), slots) for slots in (7, 8, 8)]
     drafted = [isinstance(engine.group_runners[0], SpeculativeRunner) for engine in engines]

@@ -14,6 +14,7 @@ from slimwhisper.forced_alignment.borders import (
     word_attention,
     word_borders,
 )
+from tests.support.scripted import tokenizer
 
 N_MELS = 8
 
@@ -103,8 +104,9 @@ def test_a_words_attention_is_its_tokens() -> None:
     but where a word has nothing else.
     """
     scores = torch.randn(3, 2 + 4 + 1, 10, generator=torch.Generator().manual_seed(1))
-    alignment = Alignment((7, 8, 9, 10), 2, scores, (0.5,) * 4)
-    found = word_attention(alignment, [1, 3], [False, True, True, False], 2 * 6)
+    text = tuple(tokenizer().encode("- Fairbank."))
+    alignment = Alignment(text, 2, scores, (0.5,) * 4)
+    found = word_attention(alignment, [1, 3], tokenizer(), 2 * 6)  # type: ignore[arg-type]
     weights = scores[:, :, :6].softmax(dim=-1).mean(dim=0).numpy()
     np.testing.assert_allclose(found[0], weights[1], rtol=1e-6)
     np.testing.assert_allclose(found[1], weights[2:4].mean(axis=0), rtol=1e-6)

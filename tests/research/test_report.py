@@ -4,7 +4,6 @@ import io
 import json
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from slimwhisper.cache.forms import PRESETS, names_of
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.errors import OptionError
-from slimwhisper.research.report import PAPER_MODELS, CacheReport, make_report, print_report
+from slimwhisper.research.report import PAPER_MODELS, make_report, print_report
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import RunCLI
 
@@ -45,14 +44,9 @@ PAPER_TABLE = {
 }
 
 
-@cache
-def papers() -> list[CacheReport]:
-    return [make_report(name) for name in PAPER_MODELS]
-
-
-def printed(reports: list[CacheReport]) -> str:
+def printed(*models: str) -> str:
     with redirect_stdout(io.StringIO()) as file:
-        print_report(reports)
+        print_report([make_report(model) for model in models])
     return file.getvalue()
 
 
@@ -65,7 +59,7 @@ def cells(text: str, label: str) -> list[str]:
 def test_prints_every_cell_of_the_papers_table() -> None:
     """The paper's column `large` has 51,865 tokens; the name means large-v3, with one more."""
     assert OFFICIAL_DIMS["large"] == OFFICIAL_DIMS["large-v3"] != OFFICIAL_DIMS["large-v2"]
-    every, large = printed(papers()), printed([make_report("large")])
+    every, large = printed(*PAPER_MODELS), printed("large")
     for label, expected in PAPER_TABLE.items():
         assert cells(every, label) == expected.split(), label
         assert cells(large, label) == expected.split()[-1:], label
@@ -75,9 +69,9 @@ def test_prints_every_cell_of_the_papers_table() -> None:
 
 def test_e_read_by_every_layer_and_the_cross_phase() -> None:
     """At batch 64, 2 n d L + L p d values of cache instead of the paper's; 4 p d^2 L operations."""
-    text = printed(papers())
+    text, report = printed(*PAPER_MODELS), make_report(PAPER_MODELS[-1])
     assert cells(text, "same, E read by every layer") == "1.9x 1.9x 1.9x 1.9x 1.8x".split()
-    dims, (baseline, option1, option2) = papers()[-1].dims, papers()[-1].predicted
+    dims, (baseline, option1, option2) = report.dims, report.predicted
     d, layers, p = dims.n_text_state, dims.n_text_layer, dims.n_audio_ctx
     assert option2.reads_with_e == option2.reads + layers * p * d
     assert option1.reads_with_e == option1.reads
@@ -87,7 +81,7 @@ def test_e_read_by_every_layer_and_the_cross_phase() -> None:
 
 
 def test_bytes_in_float16() -> None:
-    text = printed([make_report("large"), make_report("turbo")])
+    text = printed("large", "turbo")
     assert cells(text, "a window, baseline (kv, kv)") == ["319MB", "39.9MB"]
     assert cells(text, "a window, slim (e, x)") == ["40.5MB", "8.4MB"]
     assert cells(text, "a window, option2 (e, k)") == ["40.5MB", "8.4MB"]
@@ -138,12 +132,12 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     dims = tiny_dims(width=64, heads=2, text_layers=3)
     path = save_openai(tmp_path / "my model.pt", dims, random_state(dims, seed=0))
     report = make_report(str(path), batch=1)
-    assert report.dims == dims and "my model.pt" in printed([report])
+    assert report.dims == dims and "my model.pt" in printed(str(path))
 
 
 def test_json(run_cli: RunCLI) -> None:
     """And, without models, the paper's table."""
-    assert run_cli("report").out == printed(papers())
+    assert run_cli("report").out == printed(*PAPER_MODELS)
     run = run_cli("report", "turbo", "--batch", "8", "--dtype", "bfloat16", "--json")
     (found,) = json.loads(run.out)
     assert found["model"] == "turbo" and found["batch"] == 8 and found["dtype"] == "bfloat16"
