@@ -91,7 +91,7 @@ def convert(
     """
     target = Path(out).expanduser()
     is_file = target.suffix == ".pt"
-    if not is_file and target.suffix in (".pth", ".bin", ".safetensors", ".gguf", ".onnx"):
+    if not is_file and target.suffix in (".pth", ".bin", ".safetensors", ".gguf", ".ggml", ".onnx"):
         raise OptionError(f"{target}: {target.suffix} cannot be written; give NAME.pt or a folder")
     _check_target(target, is_file, overwrite)
     if target.exists() and Path(name).exists() and target.samefile(name):

@@ -314,7 +314,8 @@ def test_outputs_that_are_something_else(openai_file: Path, tmp_path: Path) -> N
     assert "is not a folder" in refused(OutputError, openai_file, tmp_path / "file", overwrite=True)
     (tmp_path / "link.pt").symlink_to(tmp_path / "file")
     assert "is a link" in refused(OutputError, openai_file, tmp_path / "link.pt", overwrite=True)
-    assert "NAME.pt or a folder" in refused(OptionError, openai_file, tmp_path / "x.safetensors")
+    for name in ("x.safetensors", "x.ggml"):
+        assert "NAME.pt or a folder" in refused(OptionError, openai_file, tmp_path / name)
     assert "is the model itself" in refused(OptionError, openai_file, openai_file, overwrite=True)
     message = refused(OutputError, openai_file, tmp_path / "file" / "x.pt")
     assert "x.pt: cannot be written: Not a directory" in message or "exists" in message

@@ -131,8 +131,7 @@ def test_the_guard(run_cli: RunCLI, random_paths: dict[str, Path]) -> None:
 def test_a_checkpoint(tmp_path: Path) -> None:
     dims = tiny_dims(width=64, heads=2, text_layers=3)
     path = save_openai(tmp_path / "my model.pt", dims, random_state(dims, seed=0))
-    report = make_report(str(path), batch=1)
-    assert report.dims == dims and "my model.pt" in printed(str(path))
+    assert make_report(str(path), batch=1).dims == dims and "my model.pt" in printed(str(path))
 
 
 def test_json(run_cli: RunCLI) -> None:
