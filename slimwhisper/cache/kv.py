@@ -49,6 +49,7 @@ class KVStore(CrossStore):
         self.heads = heads
         size = (shape.count, *_shape(heads.weights, shape.length))
         self.keys = torch.zeros(size, device=shape.device, dtype=shape.dtype)
+        # not `zeros_like`, which imports sympy for a device without memory
         self.values = self.keys.new_zeros(self.keys.shape)
         super().__init__(self.keys, self.values)
 

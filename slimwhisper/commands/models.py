@@ -31,7 +31,7 @@ class KnownModel:
 
     name: str
     source: str  # "bundled", "openai", or a repository's id on the Hugging Face hub
-    languages: str  # a code, or how many there are
+    languages: str  # a code, or how many there are; "?": not known
     parameters: int | None  # computed from the dimensions; None: they are not known
     weights_bytes: int | None  # in float16, computed
     window_bytes: int | None  # the caches of a window, preset slim, in float16, computed

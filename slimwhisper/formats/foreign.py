@@ -55,10 +55,10 @@ class BinaryFile:
         except UnicodeDecodeError as error:
             raise self.damaged("a name is not UTF-8") from error
 
-    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """The next numbers as a tensor [*shape], a copy."""
+    def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The next numbers as a tensor [*shape], a copy. name: of it, for an error."""
         if min(shape, default=1) < 1:
-            raise self.damaged(f"a tensor has shape {list(shape)}")
+            raise self.damaged(f"{name} has shape {list(shape)}")
         data = self.read(math.prod(shape) * dtype.itemsize)
         return torch.frombuffer(bytearray(data), dtype=dtype).reshape(tuple(shape))
 
@@ -122,7 +122,7 @@ def _check_filters(file: BinaryFile, n_mels: int) -> None:
     from slimwhisper.audio.mel import mel_filters
 
     shape = file.numbers("2i")
-    filters = file.tensor(shape, torch.float32)  # [n_mels, 201]
+    filters = file.tensor("the table of filters", shape, torch.float32)  # [n_mels, 201]
     if n_mels not in (80, 128):
         return  # `validate` reports it
     expected = mel_filters("cpu", n_mels)
@@ -149,7 +149,7 @@ def _read_tensor(file: BinaryFile) -> tuple[str, Tensor]:
     name = file.text(length)
     if kind not in _TENSOR_TYPES:
         raise _quantised(file.path, _QUANTISED.get(kind, f"type {kind}"))
-    tensor = file.tensor(shape, _TENSOR_TYPES[kind])
+    tensor = file.tensor(name, shape, _TENSOR_TYPES[kind])
     if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
         tensor = tensor.flatten()  # [n, 1] in the file
     return name, tensor
@@ -263,7 +263,7 @@ def _read_variables(path: Path) -> dict[str, Tensor]:
             kind = f"{dtype}".removeprefix("torch.")
             only = f"cannot be read, only float16, bfloat16 and float32; {CTRANSLATE2_HINT}"
             raise load_error(f"{path}: CTranslate2's quantised weights, {kind}, {only}")
-        variables[name] = file.tensor(shape, dtype)
+        variables[name] = file.tensor(name, shape, dtype)
         if variables[name].nbytes != size:
             raise file.damaged(f"{name} has {size} bytes for {list(shape)}")
     for _ in range(*file.numbers("I")):

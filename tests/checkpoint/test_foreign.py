@@ -101,8 +101,8 @@ GGML_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "twice": more(ggml_tensor("decoder.ln.bias", torch.zeros(8))),
     "unknown tensor x": more(ggml_tensor("x", torch.zeros(8))),
     "9 dimensions": more(struct.pack("<3i", 9, 1, 0)),
-    "shape [-1, -1]": lambda data: number(48, -1)(number(52, -1)(data)),
-    "shape [0]": more(struct.pack("<4i", 1, 1, 0, 0) + b"x"),
+    "the table of filters has shape [-1, -1]": lambda data: number(48, -1)(number(52, -1)(data)),
+    "x has shape [0]": more(struct.pack("<4i", 1, 1, 0, 0) + b"x"),
     "GGUF": lambda d: b"GGUF" + d[4:],
     "not OpenAI's": lambda _: ggml_bytes(DIMS, STATE, tokens=1000),
 }
