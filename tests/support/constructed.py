@@ -1,35 +1,15 @@
-# ruff: noqa: E501
 """Transcripts with words at seeded times, as a model would time them."""
 
 import random
+import tomllib
 import unicodedata
 from dataclasses import replace
+from pathlib import Path
 
 from slimwhisper.types import Segment, Word
 from tests.support.scripted import segment
 
-TEXTS = {
-    "en": "Dr. Smith went to Washington on Jan. 5th, and nobody listened. Why? Because it was late. "
-    "He said that the keys and the values of every layer can be computed from one copy of the "
-    "encoder's output, which is about eight times smaller and exactly as good as what everybody "
-    "else keeps in memory. Yes. No. Fine! So we went home and thought about it for a very long time.",
-    "de": "Am 3. Oktober kam Prof. Müller ca. um fünf, z. B. mit dem Zug. Donaudampfschifffahrts"
-    "gesellschaftskapitänsmützen sind selten! Das hat man mir gesagt, als ich noch ein Kind war und "
-    "nicht wusste, dass es so etwas überhaupt gibt. Ja? Nein.",
-    "ru": "А. С. Пушкин жил в доме на ул. Мойка. Почему? Потому что так было нужно, и никто не знал "
-    "об этом до самого конца, хотя многие догадывались. Да.",
-    "ar": "كيف حالك اليوم؟ أنا بخير، شكرا. ذهبنا إلى السوق في الصباح الباكر ثم عدنا إلى البيت بعد أن "
-    "اشترينا كل ما نحتاج إليه من الخبز والفواكه والخضروات.",
-    "hi": "यह एक वाक्य है। क्या आप मेरी बात सुन रहे हैं? हम लोग कल सुबह बहुत जल्दी उठकर स्टेशन गए थे और "
-    "वहाँ घंटों तक गाड़ी का इंतज़ार करते रहे।",
-    "ko": "안녕하세요. 오늘은 날씨가 정말 좋네요! 우리는 내일 아침 일찍 일어나서 바다를 보러 갈 생각이고 저녁에는 "
-    "친구들과 함께 식당에서 밥을 먹을 거예요.",
-    "ja": "こんにちは。今日は「いい天気ですね。」と彼は言った。デコーダーのキャッシュを小さくすると、同じメモリーで"
-    "八倍の窓を同時に復号できるようになるので、とても便利だと思います。はい。そうです。",
-    "zh": "你好。今天天气很好！我们明天早上要早一点起床，坐火车去海边，晚上再和朋友们一起在饭馆里吃饭，然后慢慢走路回家。"
-    "真的吗？",
-    "th": "สวัสดีครับวันนี้อากาศดีมากเราจะไปเที่ยวทะเลกันที่หัวหิน พรุ่งนี้จะกลับบ้านแล้วค่อยคุยกันใหม่อีกครั้งนะครับ ",
-}
+TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SPACELESS = ("ja", "zh", "th")
 
 

@@ -1,6 +1,7 @@
 """A page of another site in Chromium: what it asks a browser to do here does nothing."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,25 +12,7 @@ from tests.support.servers import serving
 
 pytestmark = pytest.mark.slow
 
-TRY = """async (url) => {
-  const body = new FormData();
-  body.append("file", new Blob(["RIFF"]), "a.wav");
-  const read = { credentials: "include" };
-  const post = { ...read, method: "POST", body };
-  const paths = ["/inference", "/login", "/gradio_api/upload"].map((path) => [path, post]);
-  paths.push(["/gradio_api/queue/join", { ...post, body: "{}" }], ["/config", read]);
-  const found = [];
-  for (const [path, options] of paths) {
-    await fetch(url + path, { ...options, mode: "no-cors" }).catch(() => {});
-    found.push(await fetch(url + path, options).then((answer) => answer.text()).catch(() => ""));
-  }
-  found.push(await new Promise((done) => {
-    const socket = new WebSocket(url.replace("http", "ws") + "/v1/realtime");
-    socket.onopen = () => done("open");
-    socket.onerror = () => done("");
-  }));
-  return found.join("");
-}"""
+TRY = Path(__file__).with_name("other_site.js").read_text()
 WITH_KEY = """(url) => fetch(`${url}/v1/models`, { headers: { Authorization: "Bearer s3cret" } })
   .then((answer) => answer.text())"""
 
