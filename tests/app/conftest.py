@@ -14,7 +14,7 @@ from slimwhisper.app.page.files import page_folder
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import CheckpointError
-from tests.support.live import Begin, Live, start, stop
+from tests.support.live import Begin, Live, served, start, stop
 from tests.support.page_calls import clear_page
 
 
@@ -45,9 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def keyless(model: SlimWhisper, folder: Path) -> Iterator[Live]:
     """A server with a page, without a key, on this machine's own address."""
     origins = ("https://app.example",)
-    running = start(model, Limits(seconds=600), page=folder, cache="slim", allow_origins=origins)
-    yield running
-    stop(running)
+    yield from served(model, Limits(seconds=600), page=folder, cache="slim", allow_origins=origins)
 
 
 @pytest.fixture
@@ -85,23 +83,11 @@ def begin(model: SlimWhisper, request: pytest.FixtureRequest) -> Begin:
     return begins
 
 
-@pytest.fixture
-def begin_page(begin: Begin, folder: Path) -> Begin:
-    """Starts servers with a page."""
-
-    def begins(**settings: Any) -> Live:
-        return begin(page=folder, cache="slim", **settings)
-
-    return begins
-
-
 @pytest.fixture(scope="module")
 def page_server(model: SlimWhisper, folder: Path, request: pytest.FixtureRequest) -> Iterator[Live]:
     """A server with a page and the module's SETTINGS; without any, the one that is shared."""
     if settings := getattr(request.module, "SETTINGS", None):
-        running = start(model, page=folder, cache="slim", **settings)
-        yield running
-        stop(running)
+        yield from served(model, page=folder, cache="slim", **settings)
     else:
         yield request.getfixturevalue("keyless")
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -16,8 +15,6 @@ from tests.support.service_jobs import Make, Upload
 from tests.support.sounds import wav
 from tests.support.spoken import Call, call
 
-SPEECH = "/v1/audio/transcriptions"
-
 
 @pytest.fixture(scope="module")
 def talk() -> Call:
@@ -30,11 +27,6 @@ def stereo(talk: Call) -> bytes:
     return wav(talk.audio.T)
 
 
-def sent(live: Live, route: str, audio: bytes, **fields: Any) -> httpx.Response:
-    files = {"file": ("call.wav", audio)}
-    return httpx.post(f"{live.url}{route}", data=fields, files=files, timeout=60)
-
-
 def lines(talk: Call, *names: str) -> list[str]:
     """A line for each turn, as in a txt file."""
     turns = [talk.words[i : i + 3] for i in range(0, len(talk.words), 3)]
@@ -44,10 +36,10 @@ def lines(talk: Call, *names: str) -> list[str]:
 def test_openais_form_and_whisper_cpps(live: Live, talk: Call, stereo: bytes) -> None:
     """The deltas of a stream are the whole text, as without channels."""
     fields = {"channels": "split", "channel_names[]": ["agent", "customer"], "model": "digits"}
-    words = [word for _, word in talk.words]
+    words, files = [word for _, word in talk.words], {"file": stereo}
 
     def asked(format: str, **more: str) -> httpx.Response:
-        answer = sent(live, SPEECH, stereo, response_format=format, **fields, **more)
+        answer = live.post(data={"response_format": format, **fields, **more}, files=files)
         assert answer.status_code == 200, answer.text
         return answer
 
@@ -61,7 +53,8 @@ def test_openais_form_and_whisper_cpps(live: Live, talk: Call, stereo: bytes) ->
     assert [s["speaker"] for s in diarized["segments"]] == spoken
     assert "<v agent>" in asked("vtt").text
     for format in ("text", "verbose_json"):
-        answer = sent(live, "/inference", stereo, diarize="true", response_format=format)
+        data = {"diarize": "true", "response_format": format}
+        answer = live.post("/inference", data=data, files=files)
         text = answer.text if format == "text" else answer.json()["text"]
         assert text.strip().splitlines() == lines(talk, "speaker 0", "speaker 1")
     assert "words" not in answer.json(), "they are inside of the segments"
@@ -71,7 +64,7 @@ def test_openais_form_and_whisper_cpps(live: Live, talk: Call, stereo: bytes) ->
 
 
 def test_names_without_channels(live: Live, stereo: bytes) -> None:
-    answer = sent(live, SPEECH, stereo, **{"channel_names[]": ["a", "b"]})
+    answer = live.post(data={"channel_names[]": ["a", "b"]}, files={"file": stereo})
     error = answer.json()["error"]
     assert answer.status_code == 400 and "also needs channels" in error["message"]
     assert error["param"] == "channel_names[]"

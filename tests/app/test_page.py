@@ -17,15 +17,6 @@ Open = Callable[..., BrowserPage]
 FLAGS = (f"--use-file-for-fake-audio-capture={PHONE}",)
 
 
-def playing(shown: BrowserPage, least: float) -> None:
-    """Wait until the first file is heard, from some second on."""
-    shown.page.wait_for_function(
-        "least => { const a = document.querySelector('.sw-file audio');"
-        " return !a.paused && a.currentTime >= least; }",
-        arg=least,
-    )
-
-
 def test_one_file_with_options(show: Open) -> None:
     shown = show()
     page = shown.page
@@ -41,12 +32,12 @@ def test_one_file_with_options(show: Open) -> None:
     assert card.locator(".sw-text").inner_text() == TEXT
     assert card.locator(".sw-word").all_text_contents() == TEXT.split()
     card.locator(".sw-word", has_text="four").click()
-    playing(shown, 4.0)
+    shown.playing(4.0)
     segments = card.locator(".sw-segment")
     assert segments.count() == len(EXPECTED[PHONE.name]["segments"])
     page.wait_for_function("document.querySelector('.sw-file audio').readyState >= 1")
     segments.nth(2).click()
-    playing(shown, 5.0)
+    shown.playing(5.0)
     page.wait_for_selector(".sw-segment[aria-current] >> text=two seven nine eight")
     page.evaluate("document.querySelector('.sw-file audio').pause()")
     box = card.locator(".sw-wave").bounding_box()
@@ -73,7 +64,7 @@ def test_a_text_beside_a_recording(show: Open) -> None:
     assert card.locator(".sw-segment").count() == 3
     assert card.locator(".sw-unscripted button").inner_text() == "0:05 two seven nine eight"
     card.locator(".sw-unscripted button").click()
-    playing(shown, 5.5)
+    shown.playing(5.5)
 
 
 def test_a_recording(show: Open) -> None:
@@ -170,7 +161,7 @@ def test_by_keyboard_alone(show: Open) -> None:
     style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert style == "solid", "the focus can be seen"
     page.keyboard.press("Space")
-    playing(shown, 2.5)
+    shown.playing(2.5)
     page.keyboard.press("Space")
     page.wait_for_function("document.querySelector('.sw-file audio').paused")
     for key in ("F2", "s", "Enter"):

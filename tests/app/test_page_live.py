@@ -11,11 +11,12 @@ import soxr
 from slimwhisper.app.service.jobs import BusyError
 from tests.support.live import Live
 from tests.support.live_tab import Tab
-from tests.support.spoken import EXPECTED, SAMPLES
+from tests.support.paths import PHONE as SOUND
+from tests.support.realtime import PATH
+from tests.support.spoken import EXPECTED
 
 pytestmark = pytest.mark.slow
 
-SOUND = SAMPLES / "phone-number.wav"
 TEXT = EXPECTED[SOUND.name]["text"]
 STRANGER = "speech.test"  # a name of this machine, neither https nor localhost
 PHONE = {"width": 390, "height": 844}
@@ -26,9 +27,6 @@ DETAILS: dict[str, Any] = {  # of a segment
     "compression_ratio": 0.75,
     "no_speech_prob": 0.125,
 }
-TRANSCRIPTION = "conversation.item.input_audio_transcription"
-
-
 FLAGS = (
     f"--use-file-for-fake-audio-capture={SOUND}%noloop",
     f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1",
@@ -76,15 +74,15 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
     page = tab.page
     tab.begin()
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=-8000)
-    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text="", heard=-8.0)
+    tab.emit(f"{PATH}.tentative", "a", text="", heard=-8.0)
     page.wait_for_selector(".sw-state >> text=Listening, over 5 s behind")
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
-    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text="<b>five")
+    tab.emit(f"{PATH}.tentative", "a", text="<b>five")
     page.wait_for_selector(".sw-tail >> text=<b>five")
     assert page.inner_text(".sw-committed") == ""
     words = [word(" five", 3725.4), word(" five", 3725.7)]
-    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta="five five", words=words)
-    tab.emit(f"{TRANSCRIPTION}.tentative", "a", text=" nine")
+    tab.emit(f"{PATH}.delta", "a", delta="five five", words=words)
+    tab.emit(f"{PATH}.tentative", "a", text=" nine")
     page.wait_for_selector(".sw-tail >> text=nine")
     assert page.inner_text(".sw-utterance") == "1:02:05\nfive five nine"
     assert page.locator(".sw-word").nth(1).get_attribute("title") == "3725.70 to 3725.90 s"
@@ -97,11 +95,11 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
     assert when.inner_text() == "five: 3725.70 to 3725.90 s"
     assert page.get_by_role("log").all_text_contents() == ["five five"], "for screen readers"
     tab.until("Number(document.querySelector('.sw-meter').ariaValueNow) > 20")
-    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta=" five")
+    tab.emit(f"{PATH}.delta", "a", delta=" five")
     words.append(word(" five", 3726))
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": words}
-    tab.emit(f"{TRANSCRIPTION}.segment", "a", text=text, **times, **DETAILS)
-    tab.emit(f"{TRANSCRIPTION}.completed", "a", transcript=text)
+    tab.emit(f"{PATH}.segment", "a", text=text, **times, **DETAILS)
+    tab.emit(f"{PATH}.completed", "a", transcript=text)
     tab.until("document.querySelectorAll('.sw-word').length === 3")
     assert focused(tab, 1), "also when the words are drawn again"
 
@@ -111,8 +109,8 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     tab.begin()
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": None}
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
-    tab.emit(f"{TRANSCRIPTION}.segment", "a", text=text, **times, **DETAILS)
-    tab.emit(f"{TRANSCRIPTION}.completed", "a", transcript=text)
+    tab.emit(f"{PATH}.segment", "a", text=text, **times, **DETAILS)
+    tab.emit(f"{PATH}.completed", "a", transcript=text)
     tab.press("Pause")
     tab.become("paused")
     assert tab.sent[0][-1]["type"] == "input_audio_buffer.commit"
@@ -121,7 +119,7 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     assert tab.appended() == before, "no sound is sent in a pause"
     tab.press("Resume")
     tab.emit("input_audio_buffer.speech_started", "b", audio_start_ms=3_730_000)
-    tab.emit(f"{TRANSCRIPTION}.delta", "b", delta="nine")
+    tab.emit(f"{PATH}.delta", "b", delta="nine")
     tab.until("document.querySelectorAll('.sw-utterance').length === 2")
     page.wait_for_timeout(300)
     assert tab.appended() > before
@@ -130,7 +128,7 @@ def test_pause_stop_save_and_clear(tab: Tab) -> None:
     page.wait_for_timeout(1600)
     assert page.get_attribute(".sw-live", "data-state") == "stopping", "the last text is to come"
     tab.emit("input_audio_buffer.speech_stopped", "b", audio_end_ms=3_731_000)
-    tab.emit(f"{TRANSCRIPTION}.completed", "b", transcript="nine nine")
+    tab.emit(f"{PATH}.completed", "b", transcript="nine nine")
     tab.become("idle")
     assert "nine nine" in tab.text()
     assert tab.saved("srt") == (
@@ -151,22 +149,19 @@ def test_it_fits_a_phone_and_can_be_read(show: Open) -> None:
     tab.begin()
     for number in range(60):
         tab.emit(
-            f"{TRANSCRIPTION}.delta",
+            f"{PATH}.delta",
             str(number),
             delta="five zero one four and then much more " * 3,
         )
-    tab.emit(f"{TRANSCRIPTION}.tentative", "59", text=" nine" * 9)
+    tab.emit(f"{PATH}.tentative", "59", text=" nine" * 9)
     tab.page.wait_for_selector(".sw-tail >> text=nine")
     log, tail = (tab.page.locator(s).last.bounding_box() for s in (".sw-log", ".sw-tail"))
     assert tail["y"] + tail["height"] <= log["y"] + log["height"] + 1, "the newest is in sight"
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    tab.emit(f"{TRANSCRIPTION}.delta", "59", delta=" nine", words=[word(" nine", 7.5)])
+    tab.emit(f"{PATH}.delta", "59", delta=" nine", words=[word(" nine", 7.5)])
     tab.page.locator(".sw-word").tap()
     tab.page.wait_for_selector(".sw-note >> text=nine: 7.50 to 7.70 s")
-    for theme in ("light", "dark"):
-        tab.page.evaluate("dark => document.body.classList.toggle('dark', dark)", theme == "dark")
-        for text in (".sw-committed", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop"):
-            assert tab.contrast(text) > 4.5, (theme, text)
+    tab.assert_readable(".sw-committed", ".sw-tail", ".sw-utterance time", ".sw-main", ".sw-stop")
 
 
 def test_a_lost_connection(tab: Tab) -> None:
@@ -174,7 +169,7 @@ def test_a_lost_connection(tab: Tab) -> None:
     tab.begin()
     page.wait_for_timeout(600)
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=200)
-    tab.emit(f"{TRANSCRIPTION}.delta", "a", delta="five")
+    tab.emit(f"{PATH}.delta", "a", delta="five")
     page.wait_for_selector(".sw-committed >> text=five")
     sent = tab.appended()
     tab.socket.close()
@@ -185,8 +180,8 @@ def test_a_lost_connection(tab: Tab) -> None:
     assert tab.appended() >= sent + 5, "what has no whole text, and what was said meanwhile"
     assert page.locator(".sw-utterance").count() == 0, "heard again"
     tab.emit("input_audio_buffer.speech_started", "other", audio_start_ms=200)
-    tab.emit(f"{TRANSCRIPTION}.delta", "other", delta="five five")
-    tab.emit(f"{TRANSCRIPTION}.completed", "other", transcript="five five")
+    tab.emit(f"{PATH}.delta", "other", delta="five five")
+    tab.emit(f"{PATH}.completed", "other", transcript="five five")
     page.wait_for_selector(".sw-committed >> text=five five")
     page.wait_for_timeout(1500)
     tab.socket.close()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.support.browser import WAIT
 from tests.support.live import Live
+from tests.support.live_tab import Tab
 from tests.support.paths import PHONE
 from tests.support.spoken import EXPECTED
 
@@ -28,40 +28,37 @@ def behind_a_proxy(app: ASGIApp) -> ASGIApp:
     return served
 
 
+class LoggedIn(Tab):
+    """The Live tab, after a wrong password and the right one."""
+
+    def arrive(self, address: str) -> None:
+        self.page.goto(address)
+        for password in ("wrong", "secret"):
+            self.page.get_by_label("Username").fill("ann")
+            self.page.get_by_label("Password").fill(password)
+            self.page.get_by_role("button", name="Login").click()
+            if password == "wrong":
+                self.page.wait_for_selector("text=Incorrect Credentials")
+
+
 def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
     config = page_server.server.config
     config.loaded_app = behind_a_proxy(config.loaded_app)
     url, sockets, asked = f"{page_server.url}{PREFIX}/", list[str](), list[str]()
-    with closing(browser.new_context(permissions=["microphone"])) as context:
-        context.set_default_timeout(WAIT)
-        page = context.new_page()
-        page.on("websocket", lambda socket: sockets.append(socket.url))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(url)
-        for password in ("wrong", "secret"):
-            page.get_by_label("Username").fill("ann")
-            page.get_by_label("Password").fill(password)
-            page.get_by_role("button", name="Login").click()
-            if password == "wrong":
-                page.wait_for_selector("text=Incorrect Credentials")
-        page.set_input_files("#sw-files input[type=file]", str(PHONE))
-        page.wait_for_selector("#sw-files .file")
-        (cookie,) = context.cookies()
+    with closing(LoggedIn(browser, url)) as tab:
+        tab.page.on("websocket", lambda socket: sockets.append(socket.url))
+        tab.page.on("request", lambda request: asked.append(request.url))
+        (cookie,) = tab.context.cookies()
         assert cookie["sameSite"] == "Lax" and cookie["httpOnly"] and not cookie["secure"]
-        page.click("#sw-go")
-        page.wait_for_selector(".sw-file[data-state=done]")
-        with page.expect_download() as download:
-            page.get_by_text("txt", exact=True).click()
+        tab.begin()
+        tab.until("document.querySelector('.sw-committed')?.textContent.includes('five')")
+        assert "five" in tab.saved("txt")
+        assert sockets == [f"{url.replace('http', 'ws', 1)}v1/realtime?intent=transcription"]
+        tab.page.get_by_role("tab", name="Files").click()
+        tab.go(PHONE)
+        tab.ended(1)
+        with tab.page.expect_download() as download:
+            tab.card(PHONE.name).get_by_text("txt", exact=True).click()
         said = download.value.path().read_text().split()
         assert said == EXPECTED[PHONE.name]["text"].split()
-        assert any("/page/audio/" in address for address in asked)
-        page.get_by_role("tab", name="Live").click()
-        page.get_by_role("button", name="Start", exact=True).click()
-        page.wait_for_function(
-            "document.querySelector('.sw-committed')?.textContent.includes('five')"
-        )
-        with page.expect_download() as download:
-            page.get_by_label("Save as txt").click()
-        assert "five" in download.value.path().read_text()
-        assert sockets == [f"{url.replace('http', 'ws', 1)}v1/realtime?intent=transcription"]
-        assert [each for each in asked if not each.startswith((url, "blob:", "data:"))] == []
+        assert any("/page/audio/" in address for address in asked) and tab.strange == []

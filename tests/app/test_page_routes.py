@@ -16,15 +16,13 @@ import pytest
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.files import COLUMNS, PREFIX, PageResults, outline, page_folder
-from slimwhisper.app.page.gradio_guard import login_check, login_message
 from slimwhisper.app.page.handlers import Run, RunOrder
 from slimwhisper.app.page.page import cost_table
-from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import AHEAD, Limits, ModelChoice
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from tests.support.live import Begin, eventually, held_engines, held_readers
-from tests.support.page_calls import DEFAULTS, call, call_begins, upload
+from tests.support.page_calls import DEFAULTS, call, post_call, upload
 from tests.support.paths import BROKEN, PHONE, ROOT
 from tests.support.service_jobs import Make
 from tests.support.spoken import EXPECTED
@@ -95,42 +93,20 @@ def test_calls_that_the_page_tells_of(client: httpx.Client) -> None:
     assert AUDIO_SUFFIXES <= set(files["props"]["file_types"])
 
 
-def test_a_page_without_live_streams(client: httpx.Client, begin_page: Begin) -> None:
-    live = begin_page(limits=Limits(streams=0))
+def test_a_page_without_live_streams(client: httpx.Client, begin: Begin, folder: Path) -> None:
+    live = begin(page=folder, limits=Limits(streams=0))
     with httpx.Client(base_url=live.url) as other:
         for one, status in ((client, 200), (other, 404)):
             assert ("sw-tab-live" in one.get("/").text) == (status == 200)
             assert one.post("/page/live/key", json={}).status_code == status
 
 
-def test_login(begin_page: Begin) -> None:
-    """By the login's password; if there is none, by the key."""
-    for settings, user, right, wrong in (
-        (ServerSettings(api_key="secret"), "anybody", "secret", "Secret"),
-        (ServerSettings(api_key="secret", login=("ann", "pass")), "ann", "pass", "secret"),
-    ):
-        check = login_check(settings)
-        assert check is not None and check(user, right) and not check(user, wrong)
-        assert ("key as the password" in login_message(settings)) == (user == "anybody")
-    live = begin_page(root_path="/speech", login=("ann", "pass"), api_key="k")
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        page = client.get("/").text.replace(" ", "")
-        assert '"auth_required":true' in page and f'"root":"{live.url}/speech"' in page
-        for password, status, config in (("k", 400, 401), ("pass", 200, 200)):
-            data = {"username": "ann", "password": password}
-            assert client.post("/login", data=data).status_code == status
-            assert client.get("/config").status_code == config
-        assert call(client, upload(client, PHONE))[0] == "complete"
-        assert client.post("/page/live/key", json={}).json()["value"].startswith("ek_")
-        assert client.get("/v1/models").status_code == 401, "the API needs its own"
-
-
 def test_a_shutdown_waits_for_what_runs_and_for_no_open_page(
-    begin_page: Begin, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, live = held_engines(monkeypatch), begin_page()
+    go, live = held_engines(monkeypatch), begin(page=folder, cache="slim")
     with httpx.Client(base_url=live.url, timeout=120) as client:
-        event = call_begins(client, upload(client, PHONE))
+        event = post_call(client, upload(client, PHONE)).json()["event_id"]
         with (
             client.stream("GET", "/gradio_api/heartbeat/page") as alive,
             client.stream("GET", f"/gradio_api/call/transcribe/{event}") as told,

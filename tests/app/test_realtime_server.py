@@ -21,7 +21,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.realtime import stream_socket as module
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from tests.support.fuzz import examples
-from tests.support.live import Begin, Live, freed, full_memory, held_engines, start, stop
+from tests.support.live import Begin, Live, freed, full_memory, held_engines, served
 from tests.support.realtime import (
     PATH,
     QUERY,
@@ -31,7 +31,6 @@ from tests.support.realtime import (
     sample,
     silence,
     sound,
-    tone,
     until,
     update,
 )
@@ -56,9 +55,7 @@ def opened(live: Live, key: str = "", **headers: str) -> ClientConnection:
 @pytest.fixture(scope="module")
 def closed(model: SlimWhisper) -> Iterator[Live]:
     """A server with a key and a login."""
-    running = start(model, api_key="the-key", login=("ann", "secret"))
-    yield running
-    stop(running)
+    yield from served(model, api_key="the-key", login=("ann", "secret"))
 
 
 def session_of(live: Live, key: str = "", **headers: str) -> dict[str, Any]:
@@ -275,7 +272,7 @@ SAID = st.sampled_from(
     [
         *(None, "", "x", 0, -1, 1e9, True, [], {}, {"type": "server_vad"}, "transcription"),
         *("audio/pcm", "input_audio_buffer.append", "session.update", "\ud800", "é" * 300),
-        *(tone(0.05), silence(0.1), "AAA", "AA=="),
+        *(SPEECH[0][:6400], silence(0.1), "AAA", "AA=="),
     ]
 )
 KEYS = st.sampled_from(

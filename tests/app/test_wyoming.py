@@ -17,7 +17,17 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
-from tests.support.live import Begin, Live, eventually, free_port, freed, rest, start, stop
+from tests.support.live import (
+    Begin,
+    Live,
+    connected,
+    eventually,
+    free_port,
+    freed,
+    rest,
+    served,
+    stop,
+)
 from tests.support.realtime import WORDS, sample
 from tests.support.refusals import TABLES
 
@@ -27,15 +37,29 @@ OTHER = free_port()  # of a test's own
 
 @pytest.fixture(scope="module")
 def live(model: SlimWhisper) -> Iterator[Live]:
-    running = start(model, Limits(streams=8), wyoming=PORT)
-    yield running
-    stop(running)
+    yield from served(model, Limits(streams=8), wyoming=PORT)
 
 
-def connected(port: int, data: bytes = b"") -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", port), timeout=60)
-    found.sendall(data)
-    return found
+def chunk(more: bytes) -> bytes:
+    """The head of a piece of sound."""
+    return b'{"type": "audio-chunk", "data": {"rate": 16000, "width": 2, "channels": 1}%s}\n' % more
+
+
+def ping(data: bytes) -> bytes:
+    """The event, with its data as JSON."""
+    return b'{"type": "ping", "data_length": %d}\n' % len(data) + data
+
+
+PING, END = ping(b'{"text": "here"}'), b'{"type": "audio-stop"}\n'
+
+
+def until_pong(client: socket.socket, data: bytes) -> bytes:
+    """What is said to this, up to the answer to a ping."""
+    client.sendall(data + PING)
+    answer = b""
+    while b"pong" not in answer:
+        answer += client.recv(1 << 16)
+    return answer
 
 
 def frames(answer: bytes) -> list[tuple[str, dict[str, Any]]]:
@@ -110,20 +134,14 @@ def test_what_cannot_be_served_ends_the_server_with_one_line(
 def test_wyoming_at_shutdown(begin: Begin) -> None:
     """What was heard is told; a recording that the server cuts off gets no transcript."""
     stopped = begin(wyoming=OTHER, patience=60.0)
-    chunk = b'{"type": "%s", "data": {"rate": 16000, "width": 2, "channels": 1}'
-    sound = b"".join(
-        chunk % b"audio-chunk" + b', "payload_length": %d}\n' % len(piece) + piece
-        for piece in sample(16_000, 1.0)
-    )
+    pieces = sample(16_000, 1.0)
+    sound = b"".join(chunk(b', "payload_length": %d' % len(piece)) + piece for piece in pieces)
     with ExitStack() as stack:
         idle, cut, whole = (stack.enter_context(connected(OTHER)) for _ in range(3))
-        whole.sendall(sound + chunk % b"audio-stop" + b"}\n")
-        while not any(stream.finished for stream in list(stopped.service.streams.open)):
-            time.sleep(0.01)
-        cut.sendall(sound + b'{"type": "ping"}\n')
-        answer = b""
-        while b"pong" not in answer:
-            answer += cut.recv(1 << 16)
+        whole.sendall(sound + END)
+        opened = stopped.service.streams.open
+        assert eventually(lambda: any(stream.finished for stream in list(opened)))
+        answer = until_pong(cut, sound)
         stopped.server.handle_exit(signal.SIGTERM, None)
         told = [frames(rest(raw)) for raw in (idle, whole)]
         told.append(frames(answer + rest(cut)))
@@ -136,9 +154,6 @@ def test_wyoming_at_shutdown(begin: Begin) -> None:
         assert "".join(chunks) == WORDS
         assert [data["text"] for kind, data in events if kind == "transcript"] == transcripts
     assert not stopped.service.streams.open
-
-
-CHUNK = b'{"type": "audio-chunk", "data": {"rate": %d, "width": %d, "channels": %d}%s}\n'
 
 
 @pytest.mark.parametrize(
@@ -160,15 +175,12 @@ def test_says_what_is_wrong(live: Live, data: bytes, message: str) -> None:
 
 def test_a_recording_that_began_while_streams_were_full_is_refused_whole(live: Live) -> None:
     """One error, one empty transcript; the next recording of the connection is heard."""
-    chunk = CHUNK % (16_000, 2, 1, b', "payload_length": 3200') + b"\0" * 3200
-    end = b'{"type": "audio-stop"}\n'
+    silence = chunk(b', "payload_length": 3200') + bytes(3200)
     with ExitStack() as stack:
-        others = [stack.enter_context(connected(PORT, chunk)) for _ in range(8)]
+        others = [stack.enter_context(connected(PORT, silence)) for _ in range(8)]
         assert eventually(lambda: len(live.service.streams.open) == 8)
-        client = stack.enter_context(connected(PORT, chunk * 3 + PING))
-        answer = b""
-        while b"pong" not in answer:
-            answer += client.recv(1 << 16)
+        client = stack.enter_context(connected(PORT))
+        answer = until_pong(client, silence * 3)
         assert [kind for kind, _ in frames(answer)] == [
             *("error", "transcript", "transcript-stop", "pong")
         ]
@@ -176,18 +188,10 @@ def test_a_recording_that_began_while_streams_were_full_is_refused_whole(live: L
         for other in others:
             other.close()
         assert freed(live)
-        client.sendall(chunk * 3 + end + chunk + end)
+        client.sendall(silence * 3 + END + silence + END)
         client.shutdown(socket.SHUT_WR)
         kinds = [kind for kind, _ in frames(rest(client))]
     assert kinds == ["transcript-start", "transcript", "transcript-stop"]
-
-
-def ping(data: bytes) -> bytes:
-    """The event, with its data as JSON."""
-    return b'{"type": "ping", "data_length": %d}\n' % len(data) + data
-
-
-PING = ping(b'{"text": "here"}')
 
 
 def test_data_that_is_not_json(live: Live, caplog: pytest.LogCaptureFixture) -> None:

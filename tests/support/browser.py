@@ -11,6 +11,7 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 WAIT = 90_000  # milliseconds for anything that happens on a busy machine
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 FAKES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
 
@@ -36,8 +37,11 @@ class BrowserPage:
         self.page = self.context.new_page()
         self.page.on("request", self._check_request)
         self.page.on("pageerror", lambda error: self.strange.append(str(error)))
-        self.page.goto(url + query)
+        self.arrive(url + query)
         self.page.wait_for_selector("#sw-go")
+
+    def arrive(self, address: str) -> None:
+        self.page.goto(address)
 
     def _check_request(self, request: Any) -> None:
         if not request.url.startswith((self.url, "blob:", "data:")):
@@ -73,22 +77,19 @@ class BrowserPage:
         """What is shown of one file."""
         return self.page.locator(".sw-file").filter(has_text=name).first
 
-    def contrast(self, selector: str) -> float:
-        """Of a text's colour against what is behind it (WCAG): 4.5 is readable."""
-        return float(self.page.evaluate(CONTRAST, selector))
+    def playing(self, least: float) -> None:
+        """Wait until the first file is heard, from some second on."""
+        self.page.wait_for_function(
+            "least => { const a = document.querySelector('.sw-file audio');"
+            " return !a.paused && a.currentTime >= least; }",
+            arg=least,
+        )
 
-
-CONTRAST = """(selector) => {
-  const read = (css) => css.match(/[\\d.]+/g).slice(0, 3).map(Number);
-  const bright = (rgb) => {
-    const [r, g, b] = rgb.map((v) => v / 255).map(
-      (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const text = document.querySelector(selector);
-  let behind = text;
-  while (/, 0\\)$/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
-  const one = bright(read(getComputedStyle(text).color));
-  const other = bright(read(getComputedStyle(behind).backgroundColor));
-  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-}"""
+    def assert_readable(self, *selectors: str) -> None:
+        """Each text's contrast with what is behind it (WCAG) is 4.5 at least."""
+        for theme in ("light", "dark"):
+            self.page.evaluate(
+                "dark => document.body.classList.toggle('dark', dark)", theme == "dark"
+            )
+            for selector in selectors:
+                assert self.page.evaluate(CONTRAST, selector) > 4.5, (theme, selector)

@@ -1,13 +1,14 @@
 """Requests to the API without a server: forms as a client sends them, and what is read of them."""
 
-import asyncio
 import io
 from typing import Any
 
-import httpx
 import openai
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from slimwhisper.app.api.fields import read_form
 from slimwhisper.app.api.inference import read_inference
@@ -32,22 +33,13 @@ def wanted_by_whisper_cpp(*fields: tuple[str, str]) -> TranscriptionRequest:
 
 def sent_by_openai(**arguments: Any) -> FormData:
     """The form that OpenAI's client sends for these arguments, as the server parses it."""
-    seen: list[httpx.Request] = []
+    forms: list[FormData] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        request.read()
-        seen.append(request)
-        return httpx.Response(200, json={"text": ""})
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        forms.append(await read_form(Request(scope, receive)))
+        await JSONResponse({"text": ""})(scope, receive, send)
 
     given = {"file": ("a.wav", b"audio"), "model": "whisper-1", **arguments}
-    http = httpx.Client(transport=httpx.MockTransport(answer))
-    with openai.OpenAI(api_key="any", http_client=http) as client:
+    with openai.OpenAI(api_key="any", http_client=TestClient(app)) as client:
         client.audio.transcriptions.create(**given)
-    (request,) = seen
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": request.content, "more_body": False}
-
-    headers = [(k.lower().encode(), v.encode()) for k, v in request.headers.items()]
-    scope = {"type": "http", "method": "POST", "headers": headers}
-    return asyncio.run(read_form(Request(scope, receive)))
+    return forms[0]

@@ -22,7 +22,6 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
-from slimwhisper.audio.samples import StoredSamples
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.engine.engine import Engine
 from slimwhisper.service.shared_engine import SharedEngine
@@ -40,24 +39,23 @@ def free_port() -> int:
 
 def held_readers(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Recordings are read only while this is set."""
-    go, read = threading.Event(), Readers.read
-
-    def waits(self: Readers, *arguments: Any, **options: Any) -> StoredSamples:
-        go.wait(60)
-        return read(self, *arguments, **options)
-
-    monkeypatch.setattr(Readers, "read", waits)
-    return go
+    return _held(monkeypatch, Readers, "read", 60)
 
 
 def held_engines(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> threading.Event:
     """Engines work only once this is set; until then a step takes so many seconds at most."""
-    go, step = threading.Event(), SharedEngine.step
+    return _held(monkeypatch, SharedEngine, "step", seconds)
 
-    def waits(self: Any) -> Any:
-        return step(self) if go.wait(seconds) else None
 
-    monkeypatch.setattr(SharedEngine, "step", waits)
+def _held(
+    monkeypatch: pytest.MonkeyPatch, kind: type, name: str, seconds: float
+) -> threading.Event:
+    go, call = threading.Event(), getattr(kind, name)
+
+    def waits(*arguments: Any, **options: Any) -> Any:
+        return call(*arguments, **options) if go.wait(seconds) else None
+
+    monkeypatch.setattr(kind, name, waits)
     return go
 
 
@@ -87,9 +85,8 @@ class Live:
         self.clients.append(made)
         return made
 
-    def post(self, **options: Any) -> httpx.Response:
-        options = {"timeout": 60, **options}
-        return httpx.post(f"{self.url}/v1/audio/transcriptions", **options)
+    def post(self, path: str = "/v1/audio/transcriptions", **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, **{"timeout": 60, **options})
 
 
 Begin = Callable[..., Live]  # of settings
@@ -146,10 +143,17 @@ def stop(live: Live) -> None:
     assert not live.thread.is_alive()
 
 
-def connected(live: Live, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-    """A connection on which `data` was sent."""
-    address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
-    found = socket.create_connection(address, timeout=30, source_address=(source, 0))
+def served(*arguments: Any, **settings: Any) -> Iterator[Live]:
+    """For fixtures: a server, as `start` begins it, which stops in the end."""
+    yield (running := start(*arguments, **settings))
+    stop(running)
+
+
+def connected(to: Live | int, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+    """A connection to a server, or to a port, on which `data` was sent."""
+    port = to if isinstance(to, int) else int(to.url.rpartition(":")[2])
+    address = ("127.0.0.1", port)
+    found = socket.create_connection(address, timeout=60, source_address=(source, 0))
     found.sendall(data)
     return found
 

@@ -10,14 +10,19 @@ import httpx
 from tests.support.live import Live
 
 JSON = {"Content-Type": "application/json"}
+META = {"_type": "gradio.FileData"}
 
 
 def upload(client: httpx.Client, path: Path) -> dict[str, Any]:
     """A file as Gradio's clients send it: uploaded, then named."""
     answer = client.post("/gradio_api/upload", files={"files": (path.name, path.read_bytes())})
     answer.raise_for_status()
-    meta = {"_type": "gradio.FileData"}
-    return {"path": answer.json()[0], "orig_name": path.name, "meta": meta}
+    return {"path": answer.json()[0], "orig_name": path.name, "meta": META}
+
+
+def post(client: httpx.Client, body: object, path: str = "queue/join") -> httpx.Response:
+    """`json.dumps` writes what httpx refuses: NaN, and texts that are not Unicode."""
+    return client.post(f"/gradio_api/{path}", content=json.dumps(body), headers=JSON)
 
 
 DEFAULTS: dict[str, Any] = {  # the arguments of the page's one call, in their order
@@ -35,14 +40,7 @@ def arguments(**options: Any) -> list[Any]:
 def post_call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> httpx.Response:
     """The page's one call."""
     data = arguments(**{"files": list(files), **options})
-    return client.post(
-        "/gradio_api/call/transcribe", content=json.dumps({"data": data}), headers=JSON
-    )
-
-
-def call_begins(client: httpx.Client, *files: dict[str, Any], **options: Any) -> str:
-    """The same; the name under which its events are told."""
-    return str(post_call(client, *files, **options).json()["event_id"])
+    return post(client, {"data": data}, "call/transcribe")
 
 
 def call(client: httpx.Client, *files: dict[str, Any], **options: Any) -> tuple[str, Any]:

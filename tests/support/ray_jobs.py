@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -118,10 +118,5 @@ class RayRun:
         self.process.stdout.close()
 
 
-@contextmanager
-def ray_run(*arguments: str | Path, poison: Sequence[str] = ()) -> Iterator[RayRun]:
-    run = RayRun(*arguments, poison=poison)
-    try:
-        yield run
-    finally:
-        run.close()
+def ray_run(*arguments: str | Path, poison: Sequence[str] = ()) -> closing[RayRun]:
+    return closing(RayRun(*arguments, poison=poison))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import soxr
-from numpy.typing import NDArray
 from openai.resources.realtime.realtime import RealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
@@ -27,18 +26,9 @@ OURS = (f"{PATH}.tentative", "transcription_session.updated", "session.updated")
 WORDS = "five five five zero one four two seven nine eight"
 
 
-def tone(seconds: float, rate: int = 24_000) -> str:
-    """A tone, as pcm16 in base64."""
-    return _pcm(np.sin(np.arange(round(seconds * rate)) / 5) * 8000)
-
-
-def silence(seconds: float, rate: int = 24_000) -> str:
-    """Silence, as pcm16 in base64."""
-    return _pcm(np.zeros(round(seconds * rate)))
-
-
-def _pcm(samples: NDArray[np.float64]) -> str:
-    return encoded(samples.astype("<i2").tobytes())
+def silence(seconds: float) -> str:
+    """Silence, as pcm16 at 24 kHz in base64."""
+    return encoded(bytes(2 * round(seconds * 24_000)))
 
 
 def encoded(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Upload:
             events.append(self.events.get(timeout=120))
         return events
 
-    @property
+    @cached_property
     def last(self) -> Event:
         return self.until_the_end()[-1]
 

@@ -8,7 +8,7 @@ import pytest
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.service.jobs import Limits
 from tests.support.harm import unharmed
-from tests.support.live import Live, start, stop
+from tests.support.live import Live, served
 from tests.support.paths import PHONE
 
 KEY = {"Authorization": "Bearer s3cret"}
@@ -18,9 +18,7 @@ SERVERS = ("keyed", "keyless")
 @pytest.fixture(scope="package")
 def keyed(model: SlimWhisper, folder: Path) -> Iterator[Live]:
     """With a key."""
-    running = start(model, Limits(seconds=600), page=folder, cache="slim", api_key="s3cret")
-    yield running
-    stop(running)
+    yield from served(model, Limits(seconds=600), page=folder, cache="slim", api_key="s3cret")
 
 
 @pytest.fixture(autouse=True)

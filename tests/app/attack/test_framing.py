@@ -1,7 +1,6 @@
 """Clients that send a byte at a time: others do not wait until all of it has been parsed."""
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from contextlib import suppress
@@ -136,7 +135,6 @@ def test_a_client_with_much_to_say_lets_others_speak(
 
     monkeypatch.setattr(WyomingClient, "_handle", counts)
     begin(wyoming=(port := free_port()))
-    with socket.create_connection(("127.0.0.1", port), 20) as client:
-        client.sendall(b'{"type": "other"}\n' * 1000 + b'{"type": "ping"}\n')
+    with connected(port, b'{"type": "other"}\n' * 1000 + b'{"type": "ping"}\n') as client:
         assert b"pong" in client.recv(100)
     assert most == 1

@@ -9,12 +9,21 @@ import httpx
 import pytest
 
 from slimwhisper.app.page import gradio_guard
-from slimwhisper.app.page.gradio_guard import MAX_TRIES, WITHIN, LoginAttempts
+from slimwhisper.app.page.gradio_guard import (
+    MAX_TRIES,
+    WITHIN,
+    LoginAttempts,
+    login_check,
+    login_message,
+)
+from slimwhisper.app.service.host import ServerSettings
 from tests.support.live import Live
+from tests.support.page_calls import call, clear_page, upload
+from tests.support.paths import PHONE
 
 RIGHT = {"username": "ann", "password": "s3cret"}
 WRONG = {"username": "ann", "password": "wrong"}
-SETTINGS = {"login": ("ann", "s3cret")}
+SETTINGS = {"login": ("ann", "s3cret"), "api_key": "k", "root_path": "/speech"}
 ADDRESSES = (f"127.0.0.{number}" for number in count(2))
 
 
@@ -54,6 +63,29 @@ def test_the_cookie_is_for_this_site(page_server: Live, monkeypatch: pytest.Monk
     monkeypatch.setattr(gradio_guard, "MAX_USERS", 3)  # their number is bounded
     given = [cookie(httpx.post(url, data=RIGHT)) for _ in range(5)]
     assert [config(page_server, each) for each in given] == [401, 401, 200, 200, 200]
+
+
+def test_who_is_logged_in_uses_the_page(page_server: Live, client: httpx.Client) -> None:
+    page = client.get("/").text.replace(" ", "")
+    assert '"auth_required":true' in page and f'"root":"{page_server.url}/speech"' in page
+    for password, status, config in (("k", 400, 401), ("s3cret", 200, 200)):
+        assert client.post("/login", data=RIGHT | {"password": password}).status_code == status
+        assert client.get("/config").status_code == config
+    assert call(client, upload(client, PHONE))[0] == "complete"
+    clear_page(page_server)
+    assert client.post("/page/live/key", json={}).json()["value"].startswith("ek_")
+    assert client.get("/v1/models").status_code == 401, "the API needs its own"
+
+
+def test_whose_password_it_is() -> None:
+    """The login's; if there is none, the key."""
+    for settings, user, right, wrong in (
+        (ServerSettings(api_key="secret"), "anybody", "secret", "Secret"),
+        (ServerSettings(api_key="secret", login=("ann", "pass")), "ann", "pass", "secret"),
+    ):
+        check = login_check(settings)
+        assert check is not None and check(user, right) and not check(user, wrong)
+        assert ("key as the password" in login_message(settings)) == (user == "anybody")
 
 
 def test_few_tries(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

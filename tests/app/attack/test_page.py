@@ -14,13 +14,12 @@ import safehttpx
 from slimwhisper.app.page import gradio_guard
 from slimwhisper.app.page.gradio_guard import MAX_TEXT, check_body
 from tests.support.live import Live, eventually
-from tests.support.page_calls import DEFAULTS, arguments, call, upload
+from tests.support.page_calls import DEFAULTS, META, arguments, call, post, upload
 from tests.support.paths import PHONE
 from tests.support.refusals import TABLES
 from tests.support.servers import serving
 
 pytestmark = pytest.mark.usefixtures("keyless")  # the client's server: it stays unharmed
-META = {"_type": "gradio.FileData"}
 Client = httpx.Client
 
 
@@ -39,12 +38,6 @@ def functions(client: Client) -> dict[str, int]:
     """The page's functions, "transcribe" among them."""
     rows = client.get("/config").json()["dependencies"]
     return {row["api_name"] or str(row["id"]): row["id"] for row in rows}
-
-
-def post(client: Client, body: object, path: str = "queue/join") -> httpx.Response:
-    """`json.dumps` writes what httpx refuses: NaN, and texts that are not Unicode."""
-    headers = {"Content-Type": "application/json"}
-    return client.post(f"/gradio_api/{path}", content=json.dumps(body), headers=headers)
 
 
 def outcome(client: Client, body: dict[str, Any], session: str = "s") -> str:
@@ -227,17 +220,3 @@ def test_pages_that_come_and_go(
             next(answer.iter_raw())
     assert eventually(lambda: "7" in holder.session_data) and len(holder.session_data) <= 3
     assert call(client, upload(client, PHONE))[0] == "complete"
-
-
-def test_texts_of_the_api_are_bounded(keyless: Live) -> None:
-    """The server would count the tokens of a prompt, while all others wait."""
-    file, long = {"file": PHONE.read_bytes()}, "a" * 100_001
-    speech = "/v1/audio/transcriptions"
-    names = ((speech, name) for name in ("prompt", "language", "keywords[]", "keywords"))
-    for path, name in (*names, ("/inference", "prompt")):
-        answer = httpx.post(keyless.url + path, files=file, data={name: long})
-        assert answer.status_code == 400
-        said = answer.json()["error"]["message"]
-        assert said.startswith(name.removesuffix("[]")) and "100000" in said and len(said) < 300
-    found = httpx.post(keyless.url + speech, files=file, data={"prompt": "a " * 50_000}, timeout=60)
-    assert found.status_code == 200

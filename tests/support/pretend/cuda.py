@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import torch
 from torch import Tensor
@@ -131,18 +131,12 @@ def pretend_other(kind: str) -> Iterator[GPU]:
     """A device of another `kind`, "mps" or "xpu": without CUDA, streams, graphs, Triton and pinned
     memory; "mps" without float64.
     """
-
-    def missing(name: str) -> Callable[..., Any]:
-        def call(*_: Any, **__: Any) -> Any:
-            raise Forbidden(f"torch.cuda.{name} for {kind}")
-
-        return call
-
     names = ("Stream", "Event", "current_stream", "stream", "device", "CUDAGraph", "synchronize")
+    missing = Mock(side_effect=Forbidden(f"of CUDA alone, for {kind}"))
     with pretend_cuda() as gpu, ExitStack() as changed:
         changed.enter_context(patch.object(torch.cuda, "is_available", lambda: False))
         gpu.kind = kind
         for name in names:
-            changed.enter_context(patch.object(torch.cuda, name, missing(name)))
-        changed.enter_context(patch.object(Tensor, "pin_memory", missing("pin_memory")))
+            changed.enter_context(patch.object(torch.cuda, name, missing))
+        changed.enter_context(patch.object(Tensor, "pin_memory", missing))
         yield gpu
