@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import jiwer
 import openai
 import pytest
 from starlette.requests import Request
@@ -30,11 +29,7 @@ def test_every_format(live: Live) -> None:
     truth = EXPECTED[PHONE.name]
     create = partial(live.client().audio.transcriptions.create, file=PHONE, model="digits")
     plain = create(model="whisper-1")
-    assert jiwer.wer(truth["text"], plain.text) == 0
     assert plain.usage.seconds >= truth["segments"][-1]["end"] - 1
-    assert create(response_format="text").strip() == plain.text
-    srt = create(response_format="srt")
-    assert srt.startswith("1\n00:00:00,") and " --> " in srt
     assert create(response_format="vtt").startswith("WEBVTT\n\n00:00.")
     verbose = create(response_format="verbose_json")
     assert verbose.text == plain.text and verbose.language == "english"
@@ -89,14 +84,11 @@ def test_odd_files_are_said_in_a_header(live: Live, tmp_path: Path) -> None:
     assert "X-Slimwhisper-Warning" not in chosen.headers
 
 
-@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # OpenAI's client, of this call
-def test_models_and_what_they_can(live: Live) -> None:
-    client = live.client()
-    assert [m.id for m in client.models.list()] == ["digits"]
-    assert client.models.retrieve("digits").id == "digits"
+def test_one_model(live: Live) -> None:
+    models = live.client().models
+    assert models.retrieve("digits").id == "digits"
     with pytest.raises(openai.NotFoundError, match="'gpt-7' is not available here; choose: dig"):
-        client.models.retrieve("gpt-7")
-    assert client.audio.translations.create(file=PHONE, model="whisper-1").text, "English is there"
+        models.retrieve("gpt-7")
 
 
 def test_what_clients_of_openai_send_and_read(live: Live) -> None:
@@ -146,10 +138,9 @@ GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
 def test_health_and_metrics(live: Live) -> None:
     assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
     assert httpx.head(f"{live.url}/health").status_code == 200
-    for before in ("/v1", "", "/openai/deployments/Whisper"):
-        url, form = f"{live.url}{before}/audio/transcriptions?api-version=1", {"model": "whisper"}
-        found = httpx.post(url, files={"file": PHONE.read_bytes()}, data=form, timeout=60)
-        assert found.status_code == 200 and "five" in found.json()["text"]
+    url, form = f"{live.url}/audio/transcriptions?api-version=1", {"model": "whisper"}
+    found = httpx.post(url, files={"file": PHONE.read_bytes()}, data=form, timeout=60)
+    assert found.status_code == 200 and "five" in found.json()["text"]
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         for piece in sample(24_000, 1.0):
             connection.input_audio_buffer.append(audio=encoded(piece))
@@ -184,11 +175,9 @@ def test_a_body_of_just_the_limit_is_taken() -> None:
         assert post(content=content).status_code == 413
 
 
-@pytest.mark.parametrize("poll", [0.1, 600.0])  # between events, after one
-def test_a_client_that_leaves_frees_its_slot(
-    live: Live, monkeypatch: pytest.MonkeyPatch, poll: float
-) -> None:
-    monkeypatch.setattr(respond, "DISCONNECT_POLL", poll)
+def test_a_client_that_leaves_frees_its_slot(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an event; between events: attack/test_bodies.py."""
+    monkeypatch.setattr(respond, "DISCONNECT_POLL", 600.0)
     before = live.service.counts.cancelled
     files = {"file": (SAMPLES / LONG).read_bytes()}
     with pytest.raises(httpx.ReadTimeout):

@@ -21,6 +21,7 @@ from tests.support.paths import ROOT
 from tests.support.refusals import TABLES
 
 SOUND = "data:audio/wav;base64," + base64.b64encode(b"RIFF").decode()
+LONG = "a" * 100_001
 LARGE = "data:audio/wav;base64," + "AAAA" * ((1 << 20) + 1)
 FIELDS: list[Any] = TABLES["openai_options"]  # OpenAI's -> what they are of `Options`
 
@@ -102,6 +103,9 @@ def chunks(**fields: Any) -> dict[str, str]:
         (chunks(threshold=10**400), "chunking_strategy", ""),
         (chunks(silence_duration_ms=-(10**400)), "chunking_strategy", ""),
         ([NAME, (SAMPLE[0], LARGE)], "known_speaker_references[]", "3 MB"),
+        # the server would count the tokens of a prompt, while all others wait
+        *(({name: LONG}, name, "100000") for name in ("prompt", "language", "keywords[]")),
+        ({"keywords": LONG}, "keywords[]", "100000"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: str) -> None:
@@ -111,6 +115,10 @@ def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: st
     assert error.status == (404 if field == "model" else 400)
     assert message in str(error) and "\n" not in str(error) and len(str(error)) < 300
     assert error.param == field
+
+
+def test_a_prompt_of_just_the_limit_is_taken() -> None:
+    assert wanted(("prompt", LONG[1:])).options["initial_prompt"] == LONG[1:]
 
 
 def test_what_cannot_be_diarized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +152,10 @@ def test_fields_of_whisper_cpp(fields: dict[str, str], options: dict[str, Any]) 
     Options(**found.options)
 
 
-@pytest.mark.parametrize(("name", "value", "message"), TABLES["whisper_cpp"])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [*TABLES["whisper_cpp"], pytest.param("prompt", LONG, "100000", id="a long prompt")],
+)
 def test_what_whisper_cpp_has_and_we_have_not(name: str, value: str, message: str) -> None:
     with pytest.raises(APIError) as raised:
         wanted_by_whisper_cpp((name, value))

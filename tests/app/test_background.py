@@ -107,7 +107,7 @@ def test_jobs_survive_a_restart(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        held_engines(patched, seconds=1)
+        held_engines(patched, seconds=0.05)
         live = begin(results=tmp_path, patience=0.0)
         jobs = [submit(live).json()["id"] for _ in range(2)]
         assert eventually(lambda: state(live, jobs[0]).json()["status"] == "in_progress")

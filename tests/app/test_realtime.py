@@ -264,6 +264,10 @@ def test_pieces_give_what_the_whole_gives(rate: int, cuts: list[int]) -> None:
 
 
 def test_channels_wide_samples_and_halves_of_samples() -> None:
+    """In floating point, what is no number is silence."""
+    odd = np.array([np.nan, np.inf, -np.inf, 0.5], "<f4")
+    found = SoundDecoder(SoundFormat("FLOAT", 16_000)).decode(odd.tobytes())
+    np.testing.assert_array_equal(found, np.float32([0, 1, -1, 0.5]))
     wide = np.array([[1 << 30, -(1 << 30)], [1 << 30, 1 << 30]], "<i4")
     found = SoundDecoder(SoundFormat("PCM_32", 16_000, 2)).decode(wide.tobytes())
     np.testing.assert_array_equal(found, np.float32([0, 0.5]))

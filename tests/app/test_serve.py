@@ -19,7 +19,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from slimwhisper.app import command
-from slimwhisper.app.command import load_choice
+from slimwhisper.app.command import job_defaults, load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
 from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest, serving
@@ -54,7 +54,9 @@ def test_it_serves_until_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_second_sigint_waits_no_longer(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests are refused as at a first one, those whose body still comes among them."""
+    """Requests are refused as at a first one, those whose body still comes among them: until then,
+    they hold nobody up, and take no place in the queue.
+    """
     live, go, deadlines = begin(), held_readers(monkeypatch), list[float | None]()
     assert sys.getswitchinterval() <= 0.001, "the engine needs Python's lock often in a step"
     head = b"POST /inference HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
@@ -155,6 +157,11 @@ def test_https_and_wss(begin: Begin, tls: tuple[str, str]) -> None:
             return json.loads(await session.recv())
 
     assert asyncio.run(first_event())["type"] == "session.created"
+
+
+def test_a_job_is_of_speech_alone_and_drops_what_was_invented() -> None:
+    expected = {"speech_only": True, "drop": ("invented", "repeats"), "known_speakers": ()}
+    assert job_defaults(build_parser().parse_args(["serve"])) == expected
 
 
 def test_models_that_are_chosen_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import jiwer
-import numpy as np
 import pytest
-import soundfile as sf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.app.command import job_defaults
 from slimwhisper.app.service.jobs import (
     AHEAD,
     AHEAD_BYTES,
@@ -26,7 +23,6 @@ from slimwhisper.app.service.jobs import (
     StoppingError,
 )
 from slimwhisper.app.service.service import Service
-from slimwhisper.cli import build_parser
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
@@ -36,8 +32,7 @@ from tests.support.live import eventually
 from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
-from tests.support.sounds import claps
-from tests.support.spoken import EXPECTED, LONG, spoken_words
+from tests.support.spoken import EXPECTED, LONG
 
 
 def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,35 +59,23 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
     assert counts.audio_seconds > 20 and counts.busy_seconds > 0
 
 
-@pytest.mark.slow
-def test_claps_and_loops_have_no_text_by_default(make: Make, tmp_path: Path) -> None:
-    """The default of `serve`; a request may choose otherwise."""
-    sf.write(tmp_path / "claps.wav", claps(10.0), 16_000)
-    word = np.pad(spoken_words()[0][1], (0, 3_200))
-    sf.write(tmp_path / "loop.wav", np.tile(word, 12 * 16_000 // len(word)), 16_000)
-    assert Upload(make(), tmp_path / "loop.wav").text
-    service = make(defaults=job_defaults(build_parser().parse_args(["serve"])))
-    assert Upload(service, tmp_path / "claps.wav").text == ""
-    assert Upload(service, tmp_path / "loop.wav").text == ""
-    assert Upload(service, tmp_path / "claps.wav", speech_only=False, drop=()).text
-    assert Upload(service).text.startswith("five five five")
-
-
 def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
-    """Nor does one for another model; an idle model is unloaded."""
-    service = make(unload_after=0.2)
+    """Nor does one for another model; an idle model is unloaded. Options replace the defaults."""
+    service = make(unload_after=0.2, defaults={"word_timestamps": True})
     assert service.engines.loaded is None
-    plain, beams = Upload(service), Upload(service, beam_size=2, temperature=0.0)
+    plain = Upload(service, word_timestamps=False)
+    beams = Upload(service, beam_size=2, temperature=0.0)
     broken, wrong = Upload(service, BROKEN), Upload(service, language="klingon")
-    words, unknown = Upload(service, word_timestamps=True), Upload(service, model="gigantic")
+    words, unknown = Upload(service), Upload(service, model="gigantic")
     other, again = Upload(service, model="other"), Upload(service)
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
     assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
     assert plain.text == beams.text == other.text == again.text
-    last = words.last
+    last, without = words.last, plain.last
     assert isinstance(last, Finished) and last.result.segments[0].words
+    assert isinstance(without, Finished) and without.result.segments[0].words is None
     assert service.counts.failed == 3
     assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
     assert Upload(service).text

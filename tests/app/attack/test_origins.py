@@ -79,7 +79,8 @@ async def anything(scope: Scope, receive: Receive, send: Send) -> None:
 def test_every_caller_at_every_door() -> None:
     """Keys, sites and cookies in all combinations, against the rule as it is written down here."""
     callers = product((True, False), (*OWN, *FOREIGN, ALLOWED), (*KEYS, *WRONG), ("", "in=1"))
-    with asyncio.Runner() as runner:  # a loop for each of thousands of requests takes seconds
+
+    async def check() -> None:
         for keyed, said, auth, cookie in callers:
             secrets: Any = {"api_key": "s3cret", "login": ("ann", "pass")} if keyed else {}
             settings = ServerSettings(allow_origins=("https://app.example",), **secrets)
@@ -95,9 +96,10 @@ def test_every_caller_at_every_door() -> None:
                     expected = 401
                 else:
                     expected = 200
-                asked = status(app, *door, **said, Authorization=auth, Cookie=cookie)
-                found = runner.run(asked)
+                found = await status(app, *door, **said, Authorization=auth, Cookie=cookie)
                 assert found == expected, (keyed, said, auth, cookie, door)
+
+    asyncio.run(check())
 
 
 def test_other_sites_get_no_answer_that_they_could_read(keyless: Live) -> None:

@@ -26,10 +26,8 @@ LONGEST, IN_MEMORY, OF_A_SLOT = 120, 10, 30  # seconds
 MOST = 2 * LONGEST + OF_A_SLOT + IN_MEMORY  # one slot: on disk, and one still in memory
 
 
-@pytest.fixture(scope="module")
-def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_bomb(path: Path) -> Path:
     """Almost two minutes of silence in 16 kB, of which FLAC pads 8, at the lowest rate allowed."""
-    path = tmp_path_factory.mktemp("bomb") / "bomb.flac"
     with av.open(path, "w") as container:
         stream = container.add_stream("flac", rate=1000, layout="mono")
         for _ in range(28):
@@ -41,22 +39,16 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_files_that_become_hours(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seconds stand for hours."""
     monkeypatch.setattr(samples, "SPOOL_SECONDS", IN_MEMORY)
     monkeypatch.setattr(reading, "IN_MEMORY", IN_MEMORY * SAMPLE_RATE)
     monkeypatch.setattr(reading, "DISK_SECONDS", OF_A_SLOT)
-
-
-@pytest.fixture
-def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    return held_engines(monkeypatch, 0.01)  # the service keeps reading
-
-
-@pytest.mark.slow
-def test_files_that_become_hours(make: Make, bomb: Path, small: None, go: threading.Event) -> None:
-    before = unnamed_bytes()
+    go = held_engines(monkeypatch, 0.01)  # the service keeps reading
+    bomb, before = make_bomb(tmp_path / "bomb.flac"), unnamed_bytes()
     service = make(batch_size=1, limits=Limits(seconds=LONGEST))
     assert bomb.stat().st_size < 16_000 < 110 * BYTES
     bombs = [Upload(service, bomb, "mallory") for _ in range(10)]
