@@ -3,6 +3,11 @@ of it is replaced.
 """
 
 import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from slimwhisper import devices
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import Form, choose_forms
 from slimwhisper.devices import (
@@ -28,6 +34,7 @@ from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.loading import load_model
+from slimwhisper.model.model import Model
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
 from tests.support.windows import random_model
@@ -194,3 +201,60 @@ def test_a_model_keeps_to_its_choice(memory: type[Memory], monkeypatch: pytest.M
     assert (model.default_batch_size(), model.default_batch_size(beam_size=5)) == (96, beams)
     model.release()
     assert model.default_batch_size() == 32
+
+
+# Freed memory stays in the heaps of a process with a model on a CPU
+
+FAULTS = """
+import resource
+from slimwhisper.devices import keep_heaps
+keep_heaps()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [bytearray(b"x") * (20 << 20) for _ in range(3)]
+    del blocks
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
+def test_freed_memory_is_not_fetched_again() -> None:
+    """The third time no page of it is; with a user's own settings, all."""
+
+    def faults(**settings: str) -> int:
+        known = {k: v for k, v in os.environ.items() if k not in devices.SETTINGS}
+        command = [sys.executable, "-c", FAULTS]
+        done = subprocess.run(command, env=known | settings, capture_output=True, check=True)
+        return int(done.stdout)
+
+    assert faults() < 1000 < faults(MALLOC_TRIM_THRESHOLD_="65536")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """Those of mallopt."""
+    made: list[tuple[int, int]] = []
+    for name in devices.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+
+    def function(name: str) -> object:
+        return (lambda *option: made.append(option)) if name == "mallopt" else None
+
+    monkeypatch.setattr(devices, "_glibc", function)
+    devices.keep_heaps.cache_clear()
+    yield made
+    devices.keep_heaps.cache_clear()
+
+
+def test_a_model_sets_it_once(calls: list[tuple[int, int]]) -> None:
+    assert isinstance(random_model(), Model) and isinstance(random_model(), Model)
+    assert calls == [devices.TRIM_THRESHOLD, devices.MMAP_THRESHOLD]
+
+
+def test_another_c_library(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has neither function, and nothing is set or trimmed."""
+    monkeypatch.setattr(devices, "_glibc", lambda _: None)
+    devices.keep_heaps()
+    devices.HeapTrimmer().trim()
+    assert not calls

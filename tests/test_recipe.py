@@ -44,10 +44,6 @@ def bank() -> Bank:
     )
 
 
-def at(seconds: float) -> int:
-    return TIME + round(seconds * 50)
-
-
 def test_answers_with_times() -> None:
     """A pause ends a segment."""
     words = [SpokenDigit(0, 1.0, 1.4), SpokenDigit(1, 1.5, 1.93), SpokenDigit(9, 6.0, 6.44)]

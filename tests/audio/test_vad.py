@@ -18,8 +18,6 @@ from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions
 from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
-
 # several regions in a recording of 11 s
 CLOSE = {"min_silence_duration_ms": 100, "speech_pad_ms": 30}
 

@@ -100,12 +100,6 @@ def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:
         assert (logits - wanted).abs().max() < 1e-11 * wanted.abs().max()
 
 
-def other_output(state: State) -> State:
-    """The same with a matrix of its own for the logits."""
-    generator = torch.Generator().manual_seed(9)
-    return state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
-
-
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
 def test_tied_output_under_its_own_name(
     folder: Path, state: State, dtype: torch.dtype | None
@@ -154,7 +148,8 @@ def test_output_matrix_of_its_own(
 ) -> None:
     dims = tiny_dims(heads=2, n_text_ctx=16)
     state = random_state(dims, seed=2)
-    whole = other_output(state)
+    generator = torch.Generator().manual_seed(9)
+    whole = state | {OUTPUT: torch.randn(state[EMBEDDING].shape, generator=generator)}
     found = load_checkpoint(save_hf(tmp_path / "m", dims, whole))
     assert "proj_out.weight differs" in caplog.text  # config.json does not say so
     assert_equal(found.state, whole)

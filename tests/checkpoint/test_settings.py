@@ -1,24 +1,30 @@
 """The settings that came with a model: followed, shown, overridden, or refused in one line."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import whisper
 from hypothesis import given
 from hypothesis import strategies as st
 
 import slimwhisper
 from slimwhisper import cli
-from slimwhisper.checkpoint.settings import GenerationSettings
+from slimwhisper.checkpoint.settings import GenerationSettings, default_heads, parse_head_dump
 from slimwhisper.commands.convert import convert
+from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.formats.load import load_checkpoint
+from slimwhisper.formats.names import ALIGNMENT_DUMPS
+from slimwhisper.formats.settings import parse_head_pairs
 from slimwhisper.longform.requests import make_rules
+from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from tests.support.checkpoints import DIMS, random_state, refusal, save_openai
+from slimwhisper.types import Dims
+from tests.support.checkpoints import DIMS, random_state, refusal, save_hf, save_openai, tiny_dims
 from tests.support.fuzz import examples
 from tests.support.hf_folders import hf_folder, trained_table
 from tests.support.sounds import noise_bursts
@@ -187,3 +193,61 @@ def test_report_and_transcribe_show_them(
     assert "--suppress_tokens" in capsys.readouterr().out
     suppressed, language = slimwhisper.load_model(folder, device="cpu").settings
     assert "suppress_tokens" in suppressed and "--language overrides it" in language
+
+
+# Which heads words' times are read from
+
+
+def as_whisper(dims: Dims, dump: bytes | None) -> dict[int, list[int]]:
+    """The heads that openai-whisper's model holds."""
+    heads, layers = dims.n_text_head, dims.n_text_layer
+    small = whisper.model.ModelDimensions(80, 4, 8, 1, 1, 10, 4, 4 * heads, heads, layers)
+    model = whisper.model.Whisper(small)
+    if dump is not None:
+        model.set_alignment_heads(dump)
+    found: dict[int, list[int]] = {}
+    for layer, head in model.alignment_heads.coalesce().indices().T.tolist():
+        found.setdefault(layer, []).append(head)
+    return found
+
+
+def plain(heads) -> dict[int, list[int]]:
+    return {layer: list(own) for layer, own in heads.items()}
+
+
+@pytest.mark.parametrize("name", ["tiny", "base.en", "large-v3", "turbo"])
+def test_official_heads(name: str) -> None:
+    dims = OFFICIAL_DIMS[name]
+    heads = parse_head_dump(ALIGNMENT_DUMPS[name], dims)
+    assert plain(heads) == as_whisper(dims, whisper._ALIGNMENT_HEADS[name])
+
+
+def test_unknown_weights_use_the_upper_half() -> None:
+    dims = replace(OFFICIAL_DIMS["tiny"], n_text_layer=5, n_text_head=2)
+    assert plain(default_heads(dims)) == as_whisper(dims, None) == {2: [0, 1], 3: [0, 1], 4: [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([[3, 5], [1, 2], [3, 0]], {1: [2], 3: [0, 5]}),
+        (None, None),
+        ([], None),
+        ([[4, 0]], None),
+        ([[float("inf"), 0]], None),
+        (3, None),
+    ],
+)
+def test_heads_of_a_folder(pairs: object, expected: dict[int, list[int]] | None) -> None:
+    assert parse_head_pairs(pairs, OFFICIAL_DIMS["tiny"]) == expected
+
+
+def test_checkpoints_bring_their_heads(tmp_path: Path) -> None:
+    dims = tiny_dims(width=64, heads=2, multilingual=False)
+    state = random_state(dims, seed=0)
+    folder = save_hf(tmp_path / "model", dims, state)
+    (folder / "generation_config.json").write_text('{"alignment_heads": [[0, 1]]}')
+    file = save_openai(tmp_path / "model.pt", dims, state)
+    for path, expected in ((folder, {0: [1]}), (file, plain(default_heads(dims)))):
+        model = Model(load_checkpoint(path), torch.device("cpu"), torch.float32)
+        assert plain(model.alignment_heads) == expected

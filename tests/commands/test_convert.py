@@ -1,4 +1,6 @@
-"""`slimwhisper convert`: both ways and back, refusals, and nothing lost, at its place neither."""
+"""`slimwhisper convert`: both ways and back, refusals, and nothing lost, at its place neither; and
+what `transformers` makes of it, which tests skip without.
+"""
 
 import json
 import os
@@ -6,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,11 +19,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from whisper.decoding import DecodingTask
 
+import slimwhisper
 from slimwhisper.commands import convert as command
 from slimwhisper.commands.convert import convert, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.types import Dims
+from tests.support import oracle
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     DIMS,
@@ -33,6 +38,7 @@ from tests.support.checkpoints import (
     tiny_dims,
 )
 from tests.support.command import RunCLI
+from tests.support.paths import SAMPLES
 
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
 LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
@@ -41,8 +47,6 @@ FILES = {
     *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
     *("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"),
 }
-
-
 STATE = random_state(DIMS, seed=5)
 
 
@@ -132,9 +136,14 @@ def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
 
 
-def check_tokenizer(made: Path, dims: Dims) -> None:
+def openais(dims: Dims) -> Any:
+    """openai-whisper's tokenizer."""
     languages = 100 if dims is LARGE else 99
-    theirs = whisper.tokenizer.get_tokenizer(dims is not ENGLISH, num_languages=languages)
+    return whisper.tokenizer.get_tokenizer(dims is not ENGLISH, num_languages=languages)
+
+
+def check_tokenizer(made: Path, dims: Dims) -> None:
+    theirs = openais(dims)
     new = Tokenizer.from_file(str(made / "tokenizer.json"))
     old = ByteLevelBPETokenizer.from_file(str(made / "vocab.json"), str(made / "merges.txt"))
     for word in (" transcription", " Grüße", "こんにちは世界", " Привет", " สวัสดี", "🎉👩‍👧"):
@@ -348,3 +357,66 @@ def test_failures_leave_nothing(
         assert "Input/output" in refused(OutputError, openai_file, old, overwrite=True)
     assert {p.name: p.read_bytes() for p in old.iterdir()} == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+# In `transformers`: the same tokens, texts and ids
+
+TEXTS = (
+    *("Hello, world! It's 3.14 o'clock...\n\n  don't   you think? ", "Grüße aus „München“"),
+    *("こんにちは、世界。今日は良い天気ですね", "Привет, мир! Как дела?", "مرحبا بالعالم ١٢٣"),
+    *("你好，世界！", "안녕하세요 세계", "สวัสดีชาวโลก", "नमस्ते दुनिया"),
+    "🎉👩‍👩‍👧‍👦\tnaïve\u00a0café \x07",
+)
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Any:
+    return oracle.transformers()
+
+
+def random_texts() -> list[str]:
+    """Letters of many scripts, digits, marks and spaces."""
+    rng = Random(0)
+    blocks = ((32, 127), (160, 0x530), (0x5D0, 0x700), (0x900, 0xA00), (0x3040, 0x9FFF), (32, 33))
+    return ["".join(chr(rng.randrange(*rng.choice(blocks))) for _ in range(40)) for _ in range(200)]
+
+
+@pytest.mark.slow  # transformers takes 10 s to import
+@pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=lambda dims: str(dims.n_vocab))
+def test_the_tokenizer_is_openais(tmp_path: Path, transformers: Any, dims: Dims) -> None:
+    """Every single token, texts of several languages, and random texts; special tokens by name."""
+    source = save_openai(tmp_path / "in.pt", dims, random_state(dims, seed=1))
+    made = convert(str(source), tmp_path / "m").path
+    theirs, ours = transformers.WhisperProcessor.from_pretrained(made).tokenizer, openais(dims)
+    assert len(theirs) == dims.n_vocab
+    for i in range(ours.eot):
+        assert theirs.decode([i]) == ours.encoding.decode([i]), i
+    for token, i in ours.special_tokens.items():
+        assert theirs.convert_tokens_to_ids(token) == i
+    for text in (*TEXTS, *random_texts()):
+        ids = ours.encode(text)
+        assert theirs.encode(text, add_special_tokens=False) == ids, text
+        assert theirs.decode(ids) == text
+    state = transformers.WhisperForConditionalGeneration.from_pretrained(made).state_dict()
+    expected = random_state(dims, seed=1)["decoder.token_embedding.weight"]
+    assert torch.equal(state["proj_out.weight"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_digits_says_the_same_words(tmp_path: Path, transformers: Any, timestamps: bool) -> None:
+    """Greedy windows in float32, with the folder's own settings: the same tokens, and the text."""
+    made = convert("digits", tmp_path / "digits").path
+    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(made, dtype=torch.float32)
+    processor = transformers.WhisperProcessor.from_pretrained(made)
+    ours = slimwhisper.load_model("digits", "cpu", dtype="float32")
+    options = slimwhisper.DecodingOptions(
+        language="en", temperature=0, without_timestamps=not timestamps
+    )
+    for name in ("phone-number.wav", "countdown.flac", "parcel.ogg"):
+        audio = slimwhisper.pad_or_trim(slimwhisper.load_audio(str(SAMPLES / name)))
+        made_of = processor(audio, sampling_rate=16_000, return_tensors="pt").input_features
+        found = theirs.generate(made_of, return_timestamps=timestamps)[0].tolist()
+        expected = slimwhisper.decode(ours, made_of[0], options)
+        assert found == expected.tokens and len(found) > 8, name
+        assert processor.decode(found, skip_special_tokens=True).strip() == expected.text

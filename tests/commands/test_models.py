@@ -12,7 +12,7 @@ from slimwhisper.commands.costs import OFFICIAL_DIMS, known_dims
 from slimwhisper.formats import downloads
 from slimwhisper.formats.names import HUB_IDS, HUB_MODELS, available_models
 from slimwhisper.research.report import make_report
-from tests.support.checkpoints import refusal
+from tests.support.checkpoints import fill_cache, refusal
 from tests.support.command import RunCLI
 
 
@@ -32,14 +32,11 @@ def listed(run_cli: RunCLI, folder: Path) -> dict[str, dict[str, Any]]:
 
 def put(cache: Path, name: str, **files: str) -> Path:
     """A snapshot in the hub's cache, with these files ("__" for "." in their names)."""
-    repository = cache / f"models--{HUB_IDS[name].replace('/', '--')}"
-    snapshot = repository / "snapshots" / "abc"
-    snapshot.mkdir(parents=True, exist_ok=True)
-    (repository / "refs").mkdir(exist_ok=True)
-    (repository / "refs" / "main").write_text("abc")
+    source = cache.parent / name
+    source.mkdir()
     for file, text in files.items():
-        (snapshot / file.replace("__", ".")).write_text(text)
-    return snapshot
+        (source / file.replace("__", ".")).write_text(text)
+    return fill_cache(cache, HUB_IDS[name], source)
 
 
 def test_every_name_is_listed(run_cli: RunCLI, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -34,50 +34,47 @@ def logits_after(search: int, text: Sequence[int], ending: float) -> Tensor:
     return logits
 
 
-class Reference:
+class Beams(NamedTuple):
+    """How texts are searched; `ending`: how likely each text's end is."""
+
+    width: int
+    patience: float
+    ending: float
+    penalty: float | None
+
+
+def reference(search: int, beams: Beams, prompt: Sequence[int], sample_len: int) -> Decoded:
     """whisper's loop for one window."""
-
-    def __init__(
-        self, search: int, width: int, patience: float, ending: float, penalty: float | None
-    ) -> None:
-        self.search, self.ending = search, ending
-        inference: Any = SimpleNamespace(rearrange_kv_cache=lambda _: None)
-        self.decoder = BeamSearchDecoder(width, EOT, inference, patience)
-        self.ranker = MaximumLikelihoodRanker(penalty)
-        self.width = width
-
-    def run(self, prompt: Sequence[int], sample_len: int) -> Decoded:
-        begin = len(prompt)
-        tokens = torch.tensor([list(prompt)] * self.width)
-        scores = torch.zeros(self.width)
-        for _ in range(sample_len):
-            logits = [logits_after(self.search, t[begin:].tolist(), self.ending) for t in tokens]
-            tokens, completed = self.decoder.update(tokens, torch.stack(logits), scores)
-            if completed or tokens.shape[-1] > DIMS.n_text_ctx:
-                break
-        found, sums = self.decoder.finalize(tokens[None], scores[None])
-        texts = [t[begin : (t == EOT).nonzero()[0, 0]] for t in found[0]]
-        (best,) = self.ranker.rank([texts], sums)
-        text = texts[best].tolist()
-        return Decoded(tuple(text), sums[0][best] / (len(text) + 1))
+    inference: Any = SimpleNamespace(rearrange_kv_cache=lambda _: None)
+    decoder = BeamSearchDecoder(beams.width, EOT, inference, beams.patience)
+    begin = len(prompt)
+    tokens = torch.tensor([list(prompt)] * beams.width)
+    scores = torch.zeros(beams.width)
+    for _ in range(sample_len):
+        logits = [logits_after(search, t[begin:].tolist(), beams.ending) for t in tokens]
+        tokens, completed = decoder.update(tokens, torch.stack(logits), scores)
+        if completed or tokens.shape[-1] > DIMS.n_text_ctx:
+            break
+    found, sums = decoder.finalize(tokens[None], scores[None])
+    texts = [t[begin : (t == EOT).nonzero()[0, 0]] for t in found[0]]
+    (best,) = MaximumLikelihoodRanker(beams.penalty).rank([texts], sums)
+    text = texts[best].tolist()
+    return Decoded(tuple(text), sums[0][best] / (len(text) + 1))
 
 
 def search_all(
     model: Model,
     searches: Sequence[int],
-    width: int,
-    patience: float,
-    ending: float,
-    penalty: float | None,
+    beams: Beams,
     prompt: tuple[int, ...],
     lengths: Sequence[int],
 ) -> dict[int, Decoded]:
     """All searches side by side in one group, each removed when it has ended."""
-    count = len(searches)
+    count, width = len(searches), beams.width
     cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
     scratch = (count * width, cache.pages.scratch)
     state = RowState(model.dims, model.device, count, width, scratch, VOCABULARY)
-    sampler = BeamSampler(state, EOT, cache, patience, skip=True)
+    sampler = BeamSampler(state, EOT, cache, beams.patience, skip=True)
     group = RowGroup(width, count)
 
     def step(tokens: Tensor, *_: object) -> Tensor:
@@ -86,20 +83,19 @@ def search_all(
             for row in range(index * width, (index + 1) * width):
                 text = state.texts.sampled[row, : int(state.counts[row])].tolist()
                 assert not text or text[-1] == int(tokens[row])
-                rows.append(logits_after(ticket.owner, text, ending))
+                rows.append(logits_after(ticket.owner, text, beams.ending))
         return torch.stack(rows)
 
     model_stub: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
-    audio: Any = None
-    caches = DecoderCache(audio, cache)
-    reader: Any = None
-    runner = GroupRunner(model_stub, group, caches, sampler, state, None, reader)
+    unused: Any = None
+    caches = DecoderCache(unused, cache)
+    runner = GroupRunner(model_stub, group, caches, sampler, state, None, unused)
     for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
         rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
         ticket = Ticket(search, Window(None, prompt, 0, rules), slot, TicketState.DECODING, slot)
         ticket.limit = min(length, DIMS.n_text_ctx + 1 - len(prompt))
         group.add(ticket)
-    first = torch.stack([logits_after(s, [], ending) for s in searches])
+    first = torch.stack([logits_after(s, [], beams.ending) for s in searches])
     accepted = [AcceptedPrefix()] * count
     state.filters.prepare(rules_of(group.tickets))
     for view, numbers in state.start_values(0, group.tickets, accepted):
@@ -110,7 +106,7 @@ def search_all(
         snapshot = runner.sampler.snapshot(0, group.tickets)
         for index in snapshot.ended():
             ticket = snapshot.tickets[index].ticket
-            results[ticket.owner] = snapshot.result(index, penalty)
+            results[ticket.owner] = snapshot.result(index, beams.penalty)
         for ticket in [t for t in group.tickets if t.owner in results]:
             ticket.state = TicketState.ANSWERED
             runner.move([Move(group, *group.remove(ticket))])
@@ -130,21 +126,19 @@ def search_all(
 def test_searches_are_whisper_s(
     model: Model, width: int, patience: float, penalty: float | None
 ) -> None:
-    prompt = (VOCABULARY.sot,)
+    prompt, searches, lengths = (VOCABULARY.sot,), list(range(6)), [12, 3, 12, 1, 12, 7]
     # texts that all end, some, or none; 1 to 12 tokens at most
     for ending in (1.0, -1.0, -3.0):
-        searches, lengths = list(range(6)), [12, 3, 12, 1, 12, 7]
-        found = search_all(model, searches, width, patience, ending, penalty, prompt, lengths)
+        beams = Beams(width, patience, ending, penalty)
+        found = search_all(model, searches, beams, prompt, lengths)
         for search, length in zip(searches, lengths, strict=True):
-            reference = Reference(search, width, patience, ending, penalty)
-            expected = reference.run(prompt, length)
+            expected = reference(search, beams, prompt, length)
             assert found[search].tokens == expected.tokens
             assert found[search].avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-6)
 
 
 def test_the_context_ends_a_search(model: Model) -> None:
-    prompt = (VOCABULARY.sot,) * (DIMS.n_text_ctx - 4)
-    found = search_all(model, [3], 2, 1.0, -9.0, None, prompt, [20])
-    expected = Reference(3, 2, 1.0, -9.0, None).run(prompt, 20)
-    assert found[3].tokens == expected.tokens
+    prompt, beams = (VOCABULARY.sot,) * (DIMS.n_text_ctx - 4), Beams(2, 1.0, -9.0, None)
+    expected = reference(3, beams, prompt, 20)
+    assert search_all(model, [3], beams, prompt, [20])[3].tokens == expected.tokens
     assert len(expected.tokens) == 5

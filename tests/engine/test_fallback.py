@@ -51,10 +51,6 @@ def model(random_paths: dict[str, Path]) -> Iterator[SlimWhisper]:
     yield slimwhisper.load_model(random_paths["english"], "cpu").shortened(5)
 
 
-def temperatures(results: Sequence[dict[str, Any]]) -> list[float]:
-    return [s["temperature"] for r in results for s in r["segments"]]
-
-
 @pytest.mark.parametrize("search", [{}, {"beam_size": 3, "best_of": 2}])
 def test_when_all_fail_at_once_no_window_is_lost(
     model: SlimWhisper, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
@@ -65,7 +61,7 @@ def test_when_all_fail_at_once_no_window_is_lost(
     alone = [model.transcribe(a, **options) for a in some]
     watch = Watch(model, monkeypatch)
     found = transcribe_each(model, some, **options, batch_size=len(some))
-    assert temperatures(found) == [LADDER[-1]] * len(some)
+    assert [s["temperature"] for r in found for s in r["segments"]] == [LADDER[-1]] * len(some)
     assert watch.encoded == len(some)
     assert [watch.started.count(heat) for heat in LADDER] == [len(some)] * len(LADDER)
     for ours, other in zip(found, alone, strict=True):

@@ -103,10 +103,6 @@ def by_words(model: Model, windows: Sequence[Window]) -> list[Window]:
     return [biased(w, *lists[i % 4]) for i, w in enumerate(windows)]
 
 
-Change = Callable[[Model, Sequence[Window]], list[Window]]
-CHANGES = pytest.mark.parametrize("change", [by_limits, by_words])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "temperature"),
@@ -196,8 +192,10 @@ def test_lists_come_and_go(model: Model) -> None:
         assert_same([text], decode(model, [window], slots=1))
 
 
-@CHANGES
-def test_drafts_and_preempted_texts_go_on_within_their_rules(model: Model, change: Change) -> None:
+@pytest.mark.parametrize("change", [by_limits, by_words])
+def test_drafts_and_preempted_texts_go_on_within_their_rules(
+    model: Model, change: Callable[[Model, Sequence[Window]], list[Window]]
+) -> None:
     """A draft is accepted as far as they go; a preempted text goes on in its phrase."""
     plain = free(2, sample_len=40)
     window = change(model, plain)[1]

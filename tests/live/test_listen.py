@@ -25,8 +25,6 @@ from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.spoken import EXPECTED, SAMPLES, with_draft
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
-
 NAME = "phone-number.wav"
 TRUTH = " ".join(s["text"] for s in EXPECTED[NAME]["segments"])
 SHORT = {"window": 10.0, "update": 1.5}

@@ -10,8 +10,6 @@ from slimwhisper.live.segmenter import BLOCK, SpeechChange, VoiceActivity
 from slimwhisper.voice_activity import SpeechStream, speech_regions
 from tests.support.spoken import LONG, SAMPLES
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning")
-
 
 @pytest.fixture(scope="module")
 def speech() -> np.ndarray:

@@ -40,12 +40,6 @@ print(json.dumps({"peak": peak, "window": (engine.runner.cross.nbytes() + texts)
 """
 
 
-def measure(cross: str, own: str, slots: int) -> dict[str, int]:
-    command = [sys.executable, "-c", SCRIPT, cross, own, str(slots)]
-    result: dict[str, int] = json.loads(subprocess.check_output(command, cwd=ROOT))
-    return result
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_grows_by_what_is_used() -> None:
@@ -53,7 +47,11 @@ def test_peak_memory_grows_by_what_is_used() -> None:
     few, many = 8, 40
     grown = {}
     for name, cross, own in (("slim", "e", "x"), ("baseline", "kv", "kv")):
-        small, large = (measure(cross, own, slots) for slots in (few, many))
+        command = [sys.executable, "-c", SCRIPT, cross, own]
+        small, large = (
+            json.loads(subprocess.check_output([*command, str(slots)], cwd=ROOT))
+            for slots in (few, many)
+        )
         promised = (many - few) * small["window"]
         # a row's logits, and what the rules make of them: a few times 51,864 float32 values
         scratch = (many - few) * 5 * 51_864 * 4

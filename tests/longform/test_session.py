@@ -1,4 +1,6 @@
-"""One file's state machine, fed with answers made up here: prompts, attempts, segments."""
+"""One file's state machine, fed with answers made up here: prompts, attempts, segments; and where a
+window is cut.
+"""
 
 import math
 import random
@@ -7,16 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Alignment, Decoded, Languages, Retry, Window
-from slimwhisper.errors import OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError
+from slimwhisper.longform.passes import WindowSpan
 from slimwhisper.longform.requests import Candidate, choose
-from slimwhisper.longform.session import Session
+from slimwhisper.longform.session import Session, cut_at_timestamps
 from slimwhisper.options import Options
-from slimwhisper.tokens.vocabulary import get_tokenizer
+from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Transcript
 from tests.support.checkpoints import tiny_dims
+from tests.support.fuzz import examples
 from tests.support.sessions import (
+    DIMS,
     HELLO,
     TOKENIZER,
     WORLD,
@@ -42,8 +49,8 @@ def test_the_language_is_one_of_those_given() -> None:
     state = session(4, dims, languages=("German", "fr"))
     state.accept(Languages({"en": 0.6, "de": 0.1, "fr": 0.3}))
     assert request(state).prompt == get_tokenizer(dims, "fr").sot_sequence
-    for given in ({"languages": ("German",)}, {"language": "German"}):  # nothing to detect
-        assert request(session(4, dims, **given)).prompt == get_tokenizer(dims, "de").sot_sequence
+    for asked in ({"languages": ("German",)}, {"language": "German"}):  # nothing to detect
+        assert request(session(4, dims, **asked)).prompt == get_tokenizer(dims, "de").sot_sequence
 
 
 def test_segments_have_their_tokens_logprobs() -> None:
@@ -197,26 +204,6 @@ def frames_of(state: Session) -> int:
     return mel.shape[1]
 
 
-def test_failed_texts_are_tried_again_from_the_same_audio() -> None:
-    state = session(65, temperature=(0.0, 0.4, 1.0), seed=7)
-    first = request(state).attempt
-    seeds = {first.seed}
-    for temperature in (0.4, 1.0):
-        assert state.accept(answer(stamp(0), *HELLO, avg_logprob=-2.0)) == []
-        retry = state.next_request()
-        assert isinstance(retry, Retry)
-        assert retry.attempt.temperature == temperature
-        seeds.add(retry.attempt.seed)
-    assert len(seeds) == 3
-    last = answer(stamp(0), *HELLO, stamp(4), avg_logprob=-2.0, temperature=1.0)
-    (segment,) = state.accept(last)
-    assert segment.temperature == 1.0
-    window = request(state)
-    assert window.attempt.temperature == 0.0
-    assert window.attempt.seed not in seeds
-    assert window.prompt == TOKENIZER.sot_sequence  # text that hot conditions nothing
-
-
 @pytest.mark.parametrize(
     ("text", "fields", "options", "again"),
     [
@@ -232,15 +219,9 @@ def test_what_counts_as_failed(
     text: list[int], fields: dict[str, float], options: dict[str, object], again: bool
 ) -> None:
     state = session(65, **options)
-    state.accept(answer(stamp(0), *text, stamp(4), **fields))
+    new = state.accept(answer(stamp(0), *text, stamp(4), **fields))
     assert isinstance(state.next_request(), Retry) == again
-
-
-def test_nan_is_an_error_not_a_transcript() -> None:
-    state = session(5)
-    request(state)
-    with pytest.raises(SlimWhisperError, match="another dtype"):
-        state.accept(Decoded((), float("nan"), 0.1))
+    assert bool(new) == (not again and "no_speech_prob" not in fields), "silence has no text"
 
 
 @pytest.mark.parametrize(
@@ -292,14 +273,8 @@ def test_prefixes_begin_the_text_and_must_leave_room() -> None:
 
 
 LADDER = (0.0, 0.4, 0.8)
-LOOP = HELLO * 20
-LOOPING = (stamp(0), *LOOP, stamp(9))
+LOOPING = (stamp(0), *HELLO * 20, stamp(9))
 SENTENCE = " hello world, we took the early train because of the snow"
-CLEAN = (stamp(0), *TOKENIZER.encode(SENTENCE), stamp(9))
-
-
-def candidate(ratio: float, avg_logprob: float) -> Candidate:
-    return Candidate(Decoded((), avg_logprob, 0.1), ratio)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -307,7 +282,10 @@ def test_the_most_probable_that_does_not_repeat_itself(seed: int) -> None:
     """Against the sentence that defines it."""
     rng = random.Random(seed)
     most = rng.choice([None, 1.5, 2.4])
-    failed = [candidate(rng.uniform(1, 3.5), rng.uniform(-3, 0)) for _ in range(rng.randint(1, 6))]
+    failed = [
+        Candidate(Decoded((), rng.uniform(-3, 0), 0.1), ratio=rng.uniform(1, 3.5))
+        for _ in range(rng.randint(1, 6))
+    ]
     assert choose(failed, Options(on_failure="last")) is failed[-1]
     chosen = choose(failed, Options(compression_ratio_threshold=most, on_failure="best"))
     limit = 2.4 if most is None else most
@@ -334,7 +312,8 @@ def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[An
     ("on_failure", "kept"), [("last", (0.8, " world world")), ("best", (0.4, " hello world"))]
 )
 def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -> None:
-    state = session(10, temperature=LADDER, on_failure=on_failure)
+    """Each attempt, and each window, has a seed of its own."""
+    state = session(40, temperature=LADDER, on_failure=on_failure)
     answers = [
         (LOOPING, -0.1),
         ((stamp(0), *HELLO, *WORLD, stamp(9)), -1.2),
@@ -345,17 +324,12 @@ def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -
     (result,) = state.segments
     assert (result.temperature, result.text) == kept
     assert result.compression_ratio < 1 and state.prompts.text() == kept[1]
-    assert state.next_request() is None
+    requests.append(request(state))
+    assert requests[-1].attempt.temperature == 0.0
+    assert len({r.attempt.seed for r in requests}) == len(requests)
     state = session(10, temperature=LADDER, on_failure=on_failure)
     run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])
     assert [s.text for s in state.segments] == [" world"], "one that passes is kept"
-
-
-def test_silence_ends_the_attempts_with_either() -> None:
-    state = session(10, temperature=LADDER, on_failure="best")
-    state.accept(answer(*LOOPING, avg_logprob=-0.5))
-    state.accept(answer(*CLEAN, avg_logprob=-1.5, no_speech_prob=0.7))
-    assert state.segments == [] and state.next_request() is None
 
 
 def test_an_uncertain_change_of_language() -> None:
@@ -367,3 +341,65 @@ def test_an_uncertain_change_of_language() -> None:
         state.accept(Languages({"en": 1 - german, "de": german}))
         state.accept(answer(begin, *tokenizer.encode(text), begin + 450))
     assert [s.flags for s in state.segments] == [(), ("language_changed",), (), ()]
+
+
+# A window is cut at its timestamps, whatever a model writes
+
+
+def cut(span: WindowSpan, tokens: list[int]) -> list[tuple[float, float, list[int]]]:
+    """The times and the tokens of the segments."""
+    parts = (get_vocabulary(DIMS), TOKENIZER, False)
+    found = cut_at_timestamps(span, Decoded(tuple(tokens)), 1.0, *parts).segments
+    return [(s.start, s.end, list(s.tokens)) for s in found]
+
+
+def pairs(*stamps: float) -> list[int]:
+    """A word between each two time stamps."""
+    tokens = []
+    for start, end in zip(stamps[::2], stamps[1::2], strict=True):
+        tokens += [stamp(start), *WORLD, stamp(end)]
+    return tokens
+
+
+@examples(100)
+@given(
+    stamps=st.lists(st.integers(0, 1500), max_size=10).map(sorted),
+    frames=st.integers(1, 3000),
+    after=st.sampled_from([0, 500]),
+    ends=st.booleans(),
+)
+def test_the_window_is_partitioned(stamps: list[int], frames: int, after: int, ends: bool) -> None:
+    """Every token in order, up to what has no end stamp; ends in order, none after the end."""
+    stamps = stamps[: len(stamps) // 2 * 2]
+    tokens = pairs(*(s * 0.02 for s in stamps)) + ([] if ends else [stamp(30), *WORLD])
+    span = WindowSpan(3_000, frames, 3_000 + frames + after, 3_000)
+    found = cut(span, tokens)
+    kept = [token for *_, text in found for token in text]
+    assert kept == tokens[: len(kept)]
+    assert len(kept) >= len(tokens) - (0 if ends else 1 + len(WORLD))
+    content = (3_000 + frames + after) / 100
+    assert all(start <= end <= content + 1e-9 or after for start, end, _ in found)
+    ends_found = [end for _, end, _ in found]
+    assert ends_found == sorted(ends_found)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "times"),
+    [
+        ((0, 5, 5, 12), [(30, 35), (35, 40)]),  # the recording ends at 40 s
+        ((0, 12, 12, 14), [(30, 40), (39.98, 40)]),  # the text stays
+        ((11, 12, 21, 29), [(39.98, 40), (39.98, 40)]),
+        ((0, 9, 9, 9, 12, 12), [(30, 39), (39, 39), (40, 40)]),  # without a length, as in whisper
+    ],
+)
+def test_nothing_ends_after_the_recording(
+    stamps: tuple[float, ...], times: list[tuple[float, float]]
+) -> None:
+    found = cut(WindowSpan(3_000, 1_000, 4_000, 3_000), pairs(*stamps))
+    assert [(start, end) for start, end, _ in found] == [pytest.approx(pair) for pair in times]
+
+
+def test_a_clip_that_ends_earlier_is_as_in_whisper() -> None:
+    for span, start, end in (((3_000, 1_000, 6_000), 30, 42), ((3_999, 1, 4_000), 39.99, 40)):
+        ((first, last, _),) = cut(WindowSpan(*span, 3_000), pairs(0, 12))
+        assert (first, last) == pytest.approx((start, end))

@@ -2,22 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.recordings.transcribe import Loader
+from tests.support.waiting import PATIENCE, eventually
 
-PATIENCE = 20.0  # seconds until something that must happen is given up
 WORKERS = 2
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.001)
 
 
 def drained(loading: Loader[int, int]) -> list[tuple[int, int | SlimWhisperError]]:
@@ -50,7 +43,7 @@ def test_no_more_than_so_many_are_taken_ahead(ahead: int) -> None:
     sources = (taken.append(i) or i for i in range(40))  # type: ignore[func-returns-value]
     loading: Loader[int, int] = Loader(sources, int, ahead, WORKERS)
     for handed_out in range(5):
-        until(lambda: len(taken) == handed_out + ahead)  # noqa: B023
+        assert eventually(lambda: len(taken) == handed_out + ahead)  # noqa: B023
         time.sleep(0.01)  # for one more, were there room
         assert len(taken) == handed_out + ahead
         assert loading.next(block=True) == (handed_out, handed_out)
@@ -119,5 +112,7 @@ def test_closing_discards_what_was_not_handed_out() -> None:
     assert begun.wait(PATIENCE)
     loading.close(discarded.append)
     go.set()
-    until(lambda: 2 in loaded and sorted(discarded) == sorted(i for i in loaded if i != 0))
+    assert eventually(
+        lambda: 2 in loaded and sorted(discarded) == sorted(i for i in loaded if i != 0)
+    )
     assert len(taken) <= 6

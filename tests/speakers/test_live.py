@@ -16,10 +16,7 @@ from tests.support.voices import made_up_voices, sound
 
 __all__ = ["made_up_voices"]
 
-pytestmark = [
-    pytest.mark.usefixtures("made_up_voices"),
-    pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("made_up_voices")
 
 
 def voice(number: int, seconds: float) -> np.ndarray:
