@@ -4,7 +4,7 @@ Each message is one line, which says what is wrong, where, and what to do.
 
     SlimWhisperError
     ├── AudioError             a recording cannot be read; also a RuntimeError, as in `whisper`
-    │   ├── StorageError       its store does not answer, but may do so later
+    │   ├── StorageError       its store, or the disk for its samples, may work later
     │   └── ReaderKilledError  the system killed the process that was to read it
     ├── CheckpointError        a model cannot be found, downloaded or loaded; also a RuntimeError
     ├── CacheError             a cache form is not exact, or a cache file does not fit
@@ -30,7 +30,7 @@ class AudioError(SlimWhisperError, RuntimeError):
 
 
 class StorageError(AudioError):
-    """A store does not deliver a recording.
+    """A store does not deliver a recording, or the temporary folder has no room for it.
 
     The recording itself may be fine, and a later try may work.
     """

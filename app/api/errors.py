@@ -19,9 +19,11 @@ from slimwhisper.errors import (
     OptionError,
     ReaderKilledError,
     SlimWhisperError,
+    StorageError,
 )
 
 STOPPING = "stopping"  # the code of an error: the server shuts down
+INTERNAL = "internal_error"  # the code of an unexpected error
 RETRY_AFTER = 10  # seconds, when the queue is full
 FULL = (errno.ENOSPC, errno.EDQUOT)
 MIN_FREE = 16 << 20  # bytes; with less, the disk counts as full
@@ -78,9 +80,11 @@ RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]]
 
 
 def as_api_error(error: Exception) -> APIError:
-    """The response to an error of this package; any other is an internal one."""
+    """The response to an error of this package or a full disk; any other is an internal one."""
     if isinstance(error, APIError):
         return error
+    if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in FULL):
+        return no_room()
     for kind, (status, code, param, retry) in RESPONSES.items():
         if isinstance(error, kind):
             headers = {"Retry-After": str(retry)} if retry else None
@@ -95,7 +99,7 @@ def too_large(limit: int) -> APIError:
 
 def internal_error() -> APIError:
     """The response to an unexpected error, whose details are only in the log."""
-    return APIError(500, "internal server error; see the server's log", "internal_error")
+    return APIError(500, "internal server error; see the server's log", INTERNAL)
 
 
 def disk_is_full() -> bool:
@@ -105,17 +109,11 @@ def disk_is_full() -> bool:
 
 async def error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to any error; unexpected ones are logged."""
-    match error:
-        case APIError() | SlimWhisperError():
-            api_error = as_api_error(error)
-        case HTTPException():
-            message = f"{request.method} {request.url.path}: {error.detail}"
-            api_error = APIError(error.status_code, message)
-        case OSError() if error.errno in FULL:
-            api_error = no_room()
-        case _:
-            logger.error("a request failed", exc_info=error)
-            api_error = internal_error()
+    if isinstance(error, HTTPException) and not isinstance(error, APIError):
+        error = APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    api_error = as_api_error(error)
+    if api_error.code == INTERNAL:
+        logger.error("a request failed", exc_info=error)
     return api_error.response(request.url.path)
 
 

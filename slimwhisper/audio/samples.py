@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -22,7 +22,7 @@ from typing import IO, Any, BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, StorageError
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
@@ -109,7 +109,7 @@ class StoredSamples:
     def __init__(self, name: str, pieces: Iterable[NDArray[np.int16]]) -> None:
         """Store all of `pieces`, each int16 [n] or [n, channels]; `name` is for messages.
 
-        Raises AudioError if the disk is full, and whatever `pieces` raises.
+        Raises StorageError if the disk is full, and whatever `pieces` raises.
         """
         self._file = tempfile.SpooledTemporaryFile(
             round(SPOOL_SECONDS * SAMPLE_RATE) * SAMPLE_BYTES
@@ -155,12 +155,12 @@ class StoredSamples:
 
 @contextmanager
 def _disk_errors(name: str) -> Iterator[None]:
-    """OSError -> AudioError."""
+    """OSError -> StorageError: the recording can be read once there is space."""
     try:
         yield
     except OSError as error:
         hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
-        raise AudioError(
+        raise StorageError(
             f"{name}: no space for its samples in {tempfile.tempdir or 'a temporary folder'} "
             f"({error.strerror or error}): {hour:.0f} MB for each hour of audio; free space "
             "there, or set TMPDIR to a folder with space"
@@ -346,7 +346,7 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
                     file = io.BytesIO(file.read())
         elif isinstance(source, RemoteFile):
             name = name_for_messages(str(source))
-            file = _fetch(source)
+            file = _fetch(name, source)
         else:
             data: Any = source
             if hasattr(source, "read"):
@@ -373,18 +373,16 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
     return name, file
 
 
-def _fetch(source: RemoteFile) -> BinaryIO:
+def _fetch(name: str, source: RemoteFile) -> BinaryIO:
     """A remote file's bytes, at their start, in a file that has a name while it is open."""
     if source.local is not None:
         return cast(BinaryIO, source.local.open("rb"))
-    file = cast(BinaryIO, tempfile.NamedTemporaryFile())
-    try:
+    with _disk_errors(name), ExitStack() as stack:
+        file = stack.enter_context(tempfile.NamedTemporaryFile())
         source.fetch(file)
         file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return file
+        stack.pop_all()
+    return cast(BinaryIO, file)
 
 
 def name_for_messages(path: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.audio_formats.readers import Readers
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, StorageError
 from slimwhisper.files import Fingerprint
 from slimwhisper.jobs import members
 from slimwhisper.jobs.inputs import longest_first
@@ -277,5 +277,8 @@ def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatc
     copy = pickle.loads(pickle.dumps(second))
     copy.fetch(target)
     assert target.getvalue() == b"x" * 30
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", lambda: Path("/dev/full").open("r+b"))
+    with pytest.raises(StorageError, match=r"^a: no space for its samples .* set TMPDIR"):
+        load_samples(second)
     del second, copy
     assert members._reserved == 0

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -12,6 +13,8 @@ from gradio.route_utils import GradioUploadFile
 from starlette.datastructures import UploadFile
 
 from slimwhisper.app.api import errors
+from slimwhisper.audio_formats.readers import Readers
+from slimwhisper.errors import StorageError
 from tests.support.harm import unnamed_bytes
 from tests.support.live import Live, connected, eventually, held_engines
 from tests.support.page_calls import JSON, clear_page
@@ -129,31 +132,39 @@ def test_a_client_that_leaves_after_its_upload(
         go.set()
 
 
+FULL = OSError(28, "No space left on device")
+UNREAD = StorageError("a.wav: no space for its samples in /secret")
+
+
 @pytest.mark.parametrize(
-    ("path", "field", "kind"),
-    [(SPEECH, "file", UploadFile), ("/gradio_api/upload", "files", GradioUploadFile)],
+    ("path", "field", "method", "error"),
+    [
+        (SPEECH, "file", (UploadFile, "write"), FULL),
+        (SPEECH, "file", (Readers, "read"), UNREAD),
+        ("/gradio_api/upload", "files", (GradioUploadFile, "write"), FULL),
+    ],
 )
 def test_a_full_disk_is_reported(
     keyless: Live,
     path: str,
     field: str,
-    kind: type,
+    method: tuple[type, str],
+    error: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def full(self: UploadFile, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    """For what is sent, and for the samples of what was sent."""
 
     def sent() -> httpx.Response:
         return keyless.post(path, files={field: ("a.wav", PHONE.read_bytes())})
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "write", full)
+        patched.setattr(*method, Mock(side_effect=error))
         answer = sent()
-        assert answer.status_code == 507 and answer.json()["error"]["code"] == "disk_full"
-        assert "try again later" in answer.text and answer.headers["Retry-After"]
-        (record,) = (r for r in caplog.records if r.levelno >= logging.ERROR)
-        assert "the disk is full" in record.getMessage() and record.exc_info is None
+    assert answer.status_code == 507 and answer.json()["error"]["code"] == "disk_full"
+    assert "try again later" in answer.text and answer.headers["Retry-After"]
+    (record,) = (r for r in caplog.records if r.levelno >= logging.ERROR)
+    assert "the disk is full" in record.getMessage() and record.exc_info is None
     with monkeypatch.context() as patched:
         patched.setattr(errors, "MIN_FREE", 1 << 60)
         health = httpx.get(f"{keyless.url}/health")
