@@ -1,7 +1,7 @@
 """A recording whose channels are decoded by themselves, each with one speaker."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from slimwhisper.longform.recording import Recording
@@ -20,17 +20,14 @@ class SplitRecording:
     detected, as if there were no other. Segments may overlap, as people do.
     """
 
-    def __init__(self, recordings: dict[str, Recording]) -> None:
-        """recordings: of the channels, of equal length, by the speakers' names."""
-        self._all, recordings = list(recordings.values()), recordings.copy()
+    def __init__(self, channels: Sequence[Recording]) -> None:
+        """channels: of equal length; their segments have the speakers' names."""
+        self._all = channels
         # without speech, only the language is detected, and only if there is none on any channel
-        silent = [speaker for speaker, part in recordings.items() if not part.seconds_of_speech]
-        for speaker in silent if len(silent) < len(recordings) else silent[1:]:
-            del recordings[speaker]
-        self._channels = recordings
+        self._channels = [part for part in channels if part.seconds_of_speech] or channels[:1]
         self.options, self.seconds = self._all[0].options, self._all[0].seconds
         self.vocabulary = self._all[0].vocabulary  # of the model that transcribes
-        self._parts = list(recordings.values())
+        self._parts = list(self._channels)
         self._waiting: list[Segment] = []  # until no earlier one can come
         self._reported = 0  # segments
 
@@ -55,8 +52,8 @@ class SplitRecording:
 
     def report(self) -> list[Segment]:
         """The new segments, in order of time: those before which no other channel's can come."""
-        for speaker, part in self._channels.items():
-            self._waiting += _spoken_by(speaker, part.report())
+        for part in self._channels:
+            self._waiting += part.report()
         limit = min(float("inf") if p.done else p.next_start for p in self._parts)
         ready = [s for s in self._waiting if s.start <= limit]
         self._waiting = [s for s in self._waiting if s.start > limit]
@@ -65,21 +62,19 @@ class SplitRecording:
 
     def transcript(self) -> Transcript:
         """The result; complete once `done`. Its language is that of the channel with most text."""
-        parts = {speaker: part.transcript() for speaker, part in self._channels.items()}
-        spoken = {name: _spoken_by(name, t.segments) for name, t in parts.items()}
-        starts = [w.start for part in spoken.values() for s in part for w in s.words or ()]
-        dropped = [s for name, t in parts.items() for s in _spoken_by(name, t.dropped)]
-        starts.sort()
+        parts = [part.transcript() for part in self._channels]
+        starts = sorted(w.start for t in parts for s in t.segments for w in s.words or ())
+        dropped = [s for t in parts for s in t.dropped]
         ordered = _in_order(
             [
                 piece
-                for name, segments in spoken.items()
-                for s in segments
-                for piece in _cut(s, starts, self._channels[name].context.spell)
+                for part, transcript in zip(self._channels, parts, strict=True)
+                for s in transcript.segments
+                for piece in _cut(s, starts, part.context.spell)
             ]
         )
         text = "".join(segment.text for segment in ordered)
-        language = max(parts.values(), key=lambda t: len(t.text)).language
+        language = max(parts, key=lambda t: len(t.text)).language
         return Transcript(text, ordered, language, dropped=_in_order(dropped))
 
     def close(self) -> None:
@@ -88,21 +83,15 @@ class SplitRecording:
             part.close()
 
 
-def _spoken_by(speaker: str, segments: Iterable[Segment]) -> list[Segment]:
-    """The segments and their words, with the speaker."""
-
-    def named(words: list[Word] | None) -> list[Word] | None:
-        return words and [replace(word, speaker=speaker) for word in words]
-
-    return [replace(s, speaker=speaker, words=named(s.words)) for s in segments]
-
-
 def _cut(segment: Segment, starts: Sequence[float], spell: Spell) -> list[Segment]:
     """The segment, cut at pauses in which another speaker's word begins: in `starts`, which has
-    those of all words, in order.
+    those of all words, in order. The time to read a sentence ends there, too.
     """
-    runs: list[list[Word]] = []
-    for word in segment.words or ():
+    words, runs = segment.words or [], list[list[Word]]()
+    if words:
+        following = bisect_left(starts, words[-1].end)
+        segment = replace(segment, end=min([segment.end, *starts[following : following + 1]]))
+    for word in words:
         last = runs[-1][-1] if runs else None
         if last is not None and (
             word.start - last.end < MIN_PAUSE

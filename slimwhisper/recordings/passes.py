@@ -20,7 +20,7 @@ from slimwhisper.trust.flags import (
     with_gaps,
     with_loops,
 )
-from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript
+from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
 from slimwhisper.word_times.options import add_words
 
 T = TypeVar("T")
@@ -123,6 +123,15 @@ def add_the_rest(passes: Passes, samples: Samples, options: Options, name: str) 
         passes.transcript.append(partial(drop, passes))
     if options.sentences:
         passes.transcript.append(cut_sentences)
+
+
+def spoken_by(speaker: str, segments: Sequence[Segment], window: DecodedWindow) -> list[Segment]:
+    """The segments and their words, with the speaker."""
+
+    def named(words: list[Word] | None) -> list[Word] | None:
+        return words and [replace(word, speaker=speaker) for word in words]
+
+    return [replace(s, speaker=speaker, words=named(s.words)) for s in segments]
 
 
 def flag_all(voice: Voice | None, transcript: Transcript, context: TranscriptContext) -> Transcript:

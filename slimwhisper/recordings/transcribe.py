@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
@@ -18,7 +19,7 @@ from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.recordings.passes import passes_of
+from slimwhisper.recordings.passes import passes_of, spoken_by
 from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Segment, Transcript
@@ -31,13 +32,18 @@ AnyRecording: TypeAlias = "Recording | SplitRecording | AlignedRecording"
 NOT_ALIGNED = ("channels", "diarize", "sentences", "vad_filter")  # options that a script refuses
 
 
-def make_recording(samples: Samples, model: Model, options: Options, name: str = "") -> Recording:
+def make_recording(
+    samples: Samples, model: Model, options: Options, name: str = "", speaker: str | None = None
+) -> Recording:
     """A recording for a model, with the passes that the options ask for.
 
     Reads all samples, once more each to find speech and speakers. name: of the recording, without
-    suffix, for an RTTM file. Raises AudioError, DependencyError, OptionError.
+    suffix, for an RTTM file. speaker: of all segments, if there is only one. Raises AudioError,
+    DependencyError, OptionError.
     """
     passes = passes_of(samples, options, name)
+    if speaker is not None:
+        passes.windows.append(partial(spoken_by, speaker))
     if passes.speech is not None:
         from slimwhisper.recordings.speech import SpeechRecording
 
@@ -52,7 +58,7 @@ def split_recording(
     from slimwhisper.recordings.channels import SplitRecording
 
     how = (model, options, name)
-    return SplitRecording({who: make_recording(one, *how) for who, one in channels.items()})
+    return SplitRecording([make_recording(one, *how, who) for who, one in channels.items()])
 
 
 def aligned_recording(
