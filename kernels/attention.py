@@ -119,7 +119,7 @@ FP8 = torch.float8_e4m3fn
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """A stored latent: in the model's dtype, or as float8 with a factor for each position."""
+    """A stored latent: in the model's dtype, in float16, or as float8 with a factor a position."""
 
     values: Tensor  # [S, T, d], or [S, G, T, d] for G groups
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
@@ -153,7 +153,7 @@ class Latent:
     def write(self, index: Any, x: Tensor) -> None:
         """Store x [..., d] at the positions `index`."""
         if self.factors is None:
-            self.values[index] = x
+            self.values[index] = x.to(self.values.dtype)
             return
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
@@ -163,7 +163,7 @@ class Latent:
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The values [S, T, d] in `dtype`, which is the model's."""
         if self.factors is None:
-            return self.values
+            return self.values.to(dtype)
         return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
 
 

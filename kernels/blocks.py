@@ -116,9 +116,8 @@ class LatentBlock(_Block):
         of adjacent rows, with one length each at most.
         """
         library, page = self.library, latent.shape[1]
-        if not (self.runs(x) and library.readable(latent[:1])):
-            return None
-        if not library.reads_in_place(reads, page):
+        readable = library.multiplies(latent[:1]) and library.reads_in_place(reads, page)
+        if not (readable and self.runs(x)):
             return None
         bias, table = reads.position_bias, reads.block_table
         rows, parts = x.numel() // self.width, -(-torch.get_num_threads() // windows)
@@ -128,7 +127,8 @@ class LatentBlock(_Block):
         sizes = rows, windows, parts, reads.positions(page), latent.stride(0)
         bias_stride = 0 if bias is None else bias.stride(0)
         strides = bias_stride, page, 0 if table is None else table.stride(0)
-        library.call("latent_block", out, numbers, sums, *operands, *sizes, *strides)
+        half = int(latent.dtype == torch.float16)
+        library.call("latent_block", out, numbers, sums, *operands, *sizes, *strides, half)
         return out
 
 

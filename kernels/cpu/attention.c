@@ -3,27 +3,42 @@
 
    Keys and values are read once: scores, probabilities and weighted sum of a block of positions are
    computed while the block is in the CPU's cache; a larger score scales down the earlier sums
-   (online softmax, arXiv 1805.02867). Compiled three times: with WIDE, for sixteen floats at a time,
-   and with BF16, for bfloat16 with scores and sums in float. */
+   (online softmax, arXiv 1805.02867). Compiled five times: with WIDE, for sixteen floats at a time,
+   with BF16, for bfloat16 with scores and sums in float, and with HALF, for floats that read keys and
+   values in float16, also with WIDE: with many windows, it is memory that takes time. */
 #include "bfloat16.h"
 #include "threads.h"
 
 #include <math.h>
 
+#ifndef HALF
+#define HALF 0
+#endif
+#if HALF
+#define ATTEND NAME(attend_pages_half)
+typedef uint16_t stored; /* of keys and values */
+#define load_stored widened_half
+#else
+#define ATTEND NAME(attend_pages)
+typedef number stored;
+#define load_stored load_numbers
+#endif
+#define STORED_LINE (64 / (long)sizeof(stored)) /* numbers that memory gives at a time */
 #define BLOCK 64  /* positions that are read at a time */
 #define QUERIES 6 /* in a tile */
 
 /* Scores of q queries with n positions, q * n <= 12, or 24 with WIDE: rows of d floats. */
-INLINE void score(int q, int n, int ahead, const number *queries, const number *z, long d,
+INLINE void score(int q, int n, int ahead, const number *queries, const stored *z, long d,
                   float scale, float *scores) {
     floats totals[QUERIES * 4];
     float sums[QUERIES * 4];
     UNROLL for (int i = 0; i < QUERIES * 4; i++) totals[i] = splat(0);
     for (long begin = 0; begin < d; begin += NUMBER_LINE) {
-        if (ahead) UNROLL for (int j = 0; j < n; j++) prefetch(z + (j + ahead) * d + begin);
+        if (ahead && (!HALF || begin % STORED_LINE == 0))
+            UNROLL for (int j = 0; j < n; j++) prefetch(z + (j + ahead) * d + begin);
         UNROLL for (long k = begin; k < begin + NUMBER_LINE; k += NUMBERS) {
             numbers keys[8];
-            UNROLL for (int j = 0; j < n; j++) keys[j] = load_numbers(z + j * d + k);
+            UNROLL for (int j = 0; j < n; j++) keys[j] = load_stored(z + j * d + k);
             UNROLL for (int i = 0; i < q; i++) {
                 numbers query = load_numbers(queries + i * d + k);
                 UNROLL for (int j = 0; j < n; j++)
@@ -71,14 +86,14 @@ INLINE void add_weighted(int q, const float *weights, const bfloat16 *z, long d,
 }
 #else
 /* Adds the values of `count` positions, weighted: n vectors of columns of q queries. */
-INLINE void add_weighted_columns(int q, int n, const float *weights, const float *z, long d,
+INLINE void add_weighted_columns(int q, int n, const float *weights, const stored *z, long d,
                                  long count, float *out) {
     floats totals[QUERIES][2];
     UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
         totals[i][j] = load(out + i * d + j * LANES);
     for (long t = 0; t < count; t++) {
         floats values[2];
-        UNROLL for (int j = 0; j < n; j++) values[j] = load(z + t * d + j * LANES);
+        UNROLL for (int j = 0; j < n; j++) values[j] = load_stored(z + t * d + j * LANES);
         UNROLL for (int i = 0; i < q; i++) {
             float weight = weights[i * BLOCK + t];
             UNROLL for (int j = 0; j < n; j++) totals[i][j] += weight * values[j];
@@ -88,7 +103,7 @@ INLINE void add_weighted_columns(int q, int n, const float *weights, const float
         store(out + i * d + j * LANES, totals[i][j]);
 }
 
-INLINE void add_weighted(int q, const float *weights, const float *z, long d, long count,
+INLINE void add_weighted(int q, const float *weights, const stored *z, long d, long count,
                          float *out) {
     long k = 0;
     for (; k + 2 * LANES <= d; k += 2 * LANES)
@@ -99,13 +114,13 @@ INLINE void add_weighted(int q, const float *weights, const float *z, long d, lo
 
 /* `count` positions for q queries, in runs of `run` adjacent positions; out [q, d], maxima and
    total [q] are those of the earlier positions. */
-INLINE void attend_block(int q, int n, const number *queries, const number *const *keys,
-                         const number *const *values, long run, const float *bias, long d,
+INLINE void attend_block(int q, int n, const number *queries, const stored *const *keys,
+                         const stored *const *values, long run, const float *bias, long d,
                          long count, float scale, float *out, float *maxima, float *total) {
     float scores[QUERIES * BLOCK + LANES]; /* a vector may begin before the end */
     long t, ahead = run < BLOCK ? 0 : BLOCK;
     for (long begin = 0; begin < count; begin += run) {
-        const number *z = keys[begin / run];
+        const stored *z = keys[begin / run];
         long remaining = count - begin < run ? count - begin : run;
         for (t = 0; t + n <= remaining; t += n)
             score(q, n, ahead, queries, z + t * d, d, scale, scores + begin + t);
@@ -142,7 +157,8 @@ INLINE void attend_block(int q, int n, const number *queries, const number *cons
 }
 
 struct work {
-    const number *queries, *keys, *values; /* keys and values of the slot, or of page 0 */
+    const number *queries;
+    const stored *keys, *values; /* keys and values of the slot, or of page 0 */
     const float *bias;
     const int64_t *table; /* the window's pages, or null */
     float *out, *maxima, *total;
@@ -151,8 +167,8 @@ struct work {
 };
 
 /* Where the positions from t on lie, `run` by run. */
-static void locate(const struct work *w, long t, long count, long run, const number **keys,
-                   const number **values) {
+static void locate(const struct work *w, long t, long count, long run, const stored **keys,
+                   const stored **values) {
     for (long i = 0; i * run < count; i++, t += run) {
         long at = w->table ? w->table[t / w->page] * w->stride + t % w->page * w->d : t * w->d;
         keys[i] = w->keys + at, values[i] = w->values + at;
@@ -166,7 +182,7 @@ static void attend(const struct work *w, long begin, long end) {
     for (long i = 0; i < w->count; i++) w->maxima[i] = -INFINITY, w->total[i] = 0;
     long run = w->table && w->page < BLOCK ? w->page : BLOCK;
     for (long t = begin, count; t < end; t += count) {
-        const number *keys[BLOCK], *values[BLOCK];
+        const stored *keys[BLOCK], *values[BLOCK];
         count = w->table && t % run ? run - t % run : BLOCK; /* then runs begin where pages do */
         if (count > end - t) count = end - t;
         locate(w, t, count, run, keys, values);
@@ -215,7 +231,8 @@ static void join(number *result, const float *out, float *maxima, float *total, 
 struct call {
     number *result;
     float *out, *workspace;
-    const number *queries, *keys, *values;
+    const number *queries;
+    const stored *keys, *values;
     const int64_t *slots, *lengths;
     const float *bias;
     const int64_t *table;
@@ -261,12 +278,11 @@ static void join_parts(const void *arguments, long g) {
    null, bias [slots, positions] with `bias_stride`, or null. With a block table [windows, ..] of
    pages, `table_stride` apart, a slot is a page of `page` positions, which divide BLOCK or are as
    many as are read. d is a multiple of 16, with BF16 of 32. */
-void NAME(attend_pages)(number *result, float *out, float *workspace, const number *queries,
-                           const number *keys, const number *values, const int64_t *slots,
-                           const int64_t *lengths, const float *bias, const int64_t *table,
-                           long windows, long heads, long parts, long count, long positions, long d,
-                           long slot_stride, long head_stride, long bias_stride, long page,
-                           long table_stride, float scale, int threads) {
+void ATTEND(number *result, float *out, float *workspace, const number *queries, const void *keys,
+            const void *values, const int64_t *slots, const int64_t *lengths, const float *bias,
+            const int64_t *table, long windows, long heads, long parts, long count, long positions,
+            long d, long slot_stride, long head_stride, long bias_stride, long page,
+            long table_stride, float scale, int threads) {
     struct call call = {result,      out,         workspace,   queries, keys,         values,
                         slots,       lengths,     bias,        table,   heads,        parts,
                         count,       positions,   d,           slot_stride, head_stride, bias_stride,

@@ -10,11 +10,16 @@ void NAME(multiply_rows)(number *, float *, const number *, const void *, const 
                          const number *, const number *, long, long, long, int, int, int);
 void NAME(multiply_head_rows)(number *, float *, const number *, const void *, long, long, long,
                               long, int, int);
-void NAME(attend_pages)(number *, float *, float *, const number *, const number *, const number *,
-                        const int64_t *, const int64_t *, const float *, const int64_t *, long,
-                        long, long, long, long, long, long, long, long, long, long, float, int);
+typedef void attend(number *, float *, float *, const number *, const void *, const void *,
+                    const int64_t *, const int64_t *, const float *, const int64_t *, long, long,
+                    long, long, long, long, long, long, long, long, long, float, int);
+attend NAME(attend_pages);
 #if BF16
 #define multiply_heads_transposed multiply_heads_transposed_bf16
+#define ATTEND_HALF attend_pages_bf16 /* never asked for */
+#else
+#define ATTEND_HALF NAME(attend_pages_half)
+attend ATTEND_HALF;
 #endif
 void multiply_heads_transposed(number *, const number *, const void *, long, long, long, long, int,
                                int);
@@ -63,19 +68,20 @@ struct latent_weights {
 
 /* out [rows, d]: latent attention of the normed x [rows, d], with all its projections. numbers [rows,
    1 + heads, d] and sums [windows, parts, queries, d + 2], of queries = heads * rows / windows:
-   workspace. The others as in attend_pages. */
+   workspace. half: the latent is in float16. The others as in attend_pages. */
 void NAME(latent_block)(number *out, number *numbers, float *sums, const number *x,
-                        const struct latent_weights *w, const number *latent, const int64_t *slots,
+                        const struct latent_weights *w, const void *latent, const int64_t *slots,
                         const int64_t *lengths, const float *bias, const int64_t *table, long rows,
                         long windows, long parts, long positions, long slot_stride,
-                        long bias_stride, long page, long table_stride, int threads) {
+                        long bias_stride, long page, long table_stride, int half, int threads) {
     long d = w->d, heads = w->heads, size = d / heads, queries = heads * rows / windows;
     number *q = numbers, *folded = numbers + rows * d;
     NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, w->half, 0, threads);
     multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
-    NAME(attend_pages)(folded, sums, sums + windows * parts * queries * d, folded, latent, latent,
-                       slots, lengths, bias, table, windows, 1, parts, queries, positions, d,
-                       slot_stride, 0, bias_stride, page, table_stride, w->scale, threads);
+    (half ? ATTEND_HALF : NAME(attend_pages))(
+        folded, sums, sums + windows * parts * queries * d, folded, latent, latent, slots, lengths,
+        bias, table, windows, 1, parts, queries, positions, d, slot_stride, 0, bias_stride, page,
+        table_stride, w->scale, threads);
     NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, w->half, threads);
     NAME(multiply_rows)(out, sums, q, w->out, 0, w->out_bias, 0, rows, d, d, w->half, 0, threads);
 }

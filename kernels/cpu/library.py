@@ -24,18 +24,19 @@ from torch import Tensor
 from slimwhisper.kernels.attention import ALL, MAX_ROWS, CacheWrite, Latent, Reads
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 5  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 6  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
     "multiply_heads_transposed": (*[POINTER] * 3, *[LONG] * 4, INT, INT),
     "attend_pages": (*[POINTER] * 10, *[LONG] * 11, FLOAT, INT),
-    "latent_block": (*[POINTER] * 10, *[LONG] * 8, INT),
+    "latent_block": (*[POINTER] * 10, *[LONG] * 8, INT, INT),
     "mlp": (*[POINTER] * 5, LONG, INT),
     "add_norm": (*[POINTER] * 9, *[LONG] * 4, INT),
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
-_FLOATS = {"choose_token": (*[POINTER] * 9, *[LONG] * 7, INT, INT)}
+_FLOATS = {"attend_pages_half": _SIGNATURES["attend_pages"]}  # keys and values in float16
+_FLOATS["choose_token"] = (*[POINTER] * 9, *[LONG] * 7, INT, INT)
 _ENCODER_ATTENTION = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
 _ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
 _INTEGERS = {
@@ -117,8 +118,8 @@ class Library:
         return t.dtype == (dtype or self.dtype) and t.device.type == "cpu" and t.is_contiguous()
 
     def multiplies(self, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
-        """Whether C can read a matrix [..., out, in] to multiply by it: of this dtype or, where
-        that is float32, in float16, which it widens.
+        """Whether C can multiply by a tensor [..., n, in] where it lies, a weight, keys or values:
+        of this dtype or, where that is float32, in float16, which it widens.
         """
         if dtype is None and self.dtype == torch.float32 and weight.dtype == torch.float16:
             dtype = torch.float16
@@ -233,23 +234,23 @@ class Library:
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
         table, bias = reads.block_table, reads.position_bias
         queries = queries.contiguous()
-        if not windows or d % self.depth or keys.stride() != values.stride() or intercepted():
+        if not windows or keys.stride() != values.stride() or intercepted():
             return None
-        if not all(map(self.readable, (queries, keys[:1, :1], values[:1, :1]))):
+        if not all(map(self.multiplies, (keys[:1, :1], values[:1, :1]))):
             return None
-        if not self.reads_in_place(reads, page):
+        if not (self.readable(queries) and self.reads_in_place(reads, page)):
             return None
         parts = -(-torch.get_num_threads() // (windows * heads))
         out = torch.empty((windows, heads, parts, count, d))
         workspace = torch.empty((windows, heads, parts, 2, count))
-        result = out[:, :, 0] if parts == 1 else queries
-        if parts > 1 or result.dtype != self.dtype:
-            result = torch.empty_like(queries)
+        whole = parts == 1 and out.dtype == self.dtype
+        result = out[:, :, 0] if whole else torch.empty_like(queries)
         operands = queries, keys, values, reads.slots, reads.lengths, bias, table
         sizes = windows, heads, parts, count, reads.positions(page), d
         bias_stride = 0 if bias is None else bias.stride(0)
         strides = *keys.stride()[:2], bias_stride, page, 0 if table is None else table.stride(0)
-        self.call("attend_pages", result, out, workspace, *operands, *sizes, *strides, scale)
+        name = "attend_pages_half" if keys.dtype == torch.float16 else "attend_pages"
+        self.call(name, result, out, workspace, *operands, *sizes, *strides, scale)
         return result
 
     def add_norm(
@@ -313,14 +314,12 @@ class Library:
         dtype, strides = queries.dtype, queries.stride()
         if not self.has_encoder_attention or not positions or d % 16 or d > MAX_HEAD:
             return None
-        if strides[2:] != (d, 1) or intercepted():
+        if strides[2:] != (d, 1) or dtype not in (torch.float32, self.dtype) or intercepted():
             return None
         if any(
             (t.dtype, t.shape, t.stride(), t.device.type) != (dtype, queries.shape, strides, "cpu")
             for t in (queries, keys, values)
         ):
-            return None
-        if dtype not in (torch.float32, self.dtype):
             return None
         out = queries.new_empty(queries.shape)
         padded = -(-positions // POSITIONS) * POSITIONS

@@ -49,9 +49,12 @@ class CachePlan:
         cross, self_ = ([f.to(device, dtype) for f in each] for each in (self.cross, self.self_))
         return replace(self, cross=cross, self_=self_, kernels=Kernels(device, dtype))
 
-    def packed(self) -> "CachePlan":
-        """The same with its matrices in the fastest layout here; see `kernels.linear.pack`."""
-        cross, self_ = ([f.packed() for f in each] for each in (self.cross, self.self_))
+    def packed(self, half: bool = False) -> "CachePlan":
+        """The same with its matrices in the fastest layout here; see `kernels.linear.pack`. half:
+        latents of the audio are stored in float16, if C reads them.
+        """
+        half &= self.kernels.library is not None
+        cross, self_ = [f.packed(half) for f in self.cross], [f.packed() for f in self.self_]
         return replace(self, cross=cross, self_=self_)
 
     @property

@@ -85,6 +85,7 @@ class Folded:
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
     column_scales: Tensor | None = None  # [d]: S, for a latent in float8
     offset: Tensor | None = None  # [d]: B, subtracted from the source
+    half: bool = False  # a latent of the audio is stored in float16
     layer: int = 0  # of the decoder
 
     @property
@@ -101,9 +102,9 @@ class Folded:
         }
         return replace(self, **moved)
 
-    def packed(self) -> "Folded":
+    def packed(self, half: bool = False) -> "Folded":
         """The same with its matrices as `slimwhisper.kernels` multiplies fastest by them."""
-        packed: dict[str, Any] = {}
+        packed: dict[str, Any] = {"half": half}
         for name in ("query", "out", "project", "values", "key_map", "value_map"):
             if isinstance(t := getattr(self, name), Tensor):
                 packed[name] = in_half(t) if "map" in name else pack(t, small_batches=True)

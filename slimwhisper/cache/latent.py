@@ -100,7 +100,8 @@ class LatentStore(CrossStore):
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
         self.weights = weights
         size, float8 = (shape.count, shape.length, weights.width), weights.column_scales is not None
-        self.latent = Latent.allocate(size, shape.device, shape.dtype, float8)
+        dtype = torch.float16 if weights.half else shape.dtype
+        self.latent = Latent.allocate(size, shape.device, dtype, float8)
         super().__init__(*self.latent.tensors())
 
     def put(self, slots: Tensor, features: Tensor) -> None:
@@ -126,14 +127,12 @@ class LatentCross(CrossLayer):
         tokens = rows.group * rows.tokens * t
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
-        if bias is not None:
-            bias, _ = rows.of_slots(bias)
         prompt_on_gpu = t > 1 and x.device.type == "cuda"
         if prefers_latent(tokens, attention.heads, d, GPU_COST if prompt_on_gpu else 1):
             reads = rows.audio_reads(slots, latent.values.shape[1], x.dtype)
+            bias = None if bias is None else rows.of_slots(bias)[0]
             return attention.attend(x, latent, replace(reads, position_bias=bias))
-        if bias is not None and slots is not None:
-            bias = bias[slots]
+        bias = None if bias is None else bias[rows.slots]
         plain = rows.copied(self.store.latent, x.dtype)
         if (hidden := rows.audio_bias(plain.shape[1], x.dtype)) is not None:
             bias = hidden if bias is None else bias + hidden

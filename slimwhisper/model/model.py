@@ -57,7 +57,7 @@ class Model:
         self.forms = parse_form(forms[0]), parse_form(forms[1])  # as requested
         self.int8 = int8
         self.alignment_heads = checkpoint.alignment_heads or default_heads(self.dims)
-        self.plan = make_plan(checkpoint, self.forms, dtype).to(device, dtype).packed()
+        self.plan = make_plan(checkpoint, self.forms, dtype).to(device, dtype).packed(int8)
         if not self.plan.exact_cross:  # others hold whole windows
             self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels

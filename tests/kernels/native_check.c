@@ -4,7 +4,8 @@
    0 multiply_rows: rows, width, depth, 0 or 1 int8 or 2 float16 -> [rows, width]
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
      width]; with 10 added: of maps in float16
-   3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]
+   3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]; 13: keys and values in
+     float16
    4 encoder_attention, on x86: windows, positions, heads, d -> [windows, positions, heads, d]
    5 multiply_integers, on x86: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
    6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
@@ -44,6 +45,12 @@ void choose_token_wide(const float *, const uint8_t *, const int64_t *, const ui
 #define WEAK
 DECLARE()
 DECLARE(_wide)
+void attend_pages_half(void *, float *, float *, const void *, const void *, const void *,
+                       const int64_t *, const int64_t *, const float *, const int64_t *, long, long,
+                       long, long, long, long, long, long, long, long, long, float, int);
+void attend_pages_half_wide(void *, float *, float *, const void *, const void *, const void *,
+                            const int64_t *, const int64_t *, const float *, const int64_t *, long,
+                            long, long, long, long, long, long, long, long, long, long, float, int);
 void multiply_heads_transposed(void *, const void *, const void *, long, long, long, long, int, int);
 #undef WEAK
 #define WEAK __attribute__((weak)) /* not every compiler has bfloat16 */
@@ -166,7 +173,7 @@ int main(int argc, char **argv) {
         if (d == 2) to_half(w, b * c);
         VARIANT(multiply_rows)(out, partial, x, factors ? (void *)bytes : w, factors, bias, addend,
                                a, b, c, d == 2, 0, 2);
-    } else if (n[0] < 3 || n[0] > 10) {
+    } else if (n[0] < 3 || n[0] == 11 || n[0] == 12) {
         void *x = read_numbers(a * b * d), *w = read_numbers(b * c * d);
         out = allocate((size = a * b * c) * sizeof(float));
         float *partial = allocate(size * sizeof *partial);
@@ -176,15 +183,17 @@ int main(int argc, char **argv) {
         else
             (bfloat16 ? multiply_heads_transposed_bf16 : multiply_heads_transposed)(
                 out, x, w, a, b, c, d, half, 2);
-    } else if (n[0] == 3) {
+    } else if (n[0] % 10 == 3) {
         void *queries = read_numbers(a * b * d), *keys = read_numbers(c * a * 16 * d);
         void *values = read_numbers(c * a * 16 * d);
         int64_t *table = allocate(c * sizeof *table), length = 16 * c - 3;
         for (long i = 0; i < c; i++) table[i] = c - 1 - i; /* the last page first */
         out = allocate((size = a * b * d) * sizeof(float));
         float *sums = allocate(size * sizeof *sums), *workspace = allocate(a * 2 * b * sizeof *sums);
-        VARIANT(attend_pages)(out, sums, workspace, queries, keys, values, 0, &length, 0, table, 1,
-                              a, 1, b, 16 * c, d, a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
+        if (n[0] == 13) to_half(keys, c * a * 16 * d), to_half(values, c * a * 16 * d);
+        (n[0] == 3 ? VARIANT(attend_pages) : wide ? attend_pages_half_wide : attend_pages_half)(
+            out, sums, workspace, queries, keys, values, 0, &length, 0, table, 1, a, 1, b, 16 * c, d,
+            a * 16 * d, 16 * d, 0, 16, c, 0.125f, 2);
     } else if (n[0] == 5) {
         float *x = read_floats(a * c);
         struct linear l = read_integers(b, c);

@@ -26,13 +26,23 @@ POSITIONS = (1, 2, 49, 63, 64, 131, 257)
 def test_of_a_decoder(any_c: Library, seed: int, threads: int) -> None:
     widths = {-(-n // any_c.depth) * any_c.depth for n in (16, 48, 64, 128, 384)}
     call = make_call(seed, any_c.dtype, sorted(widths), POSITIONS, (8, 16, 448), shortest=1)
+
+    def attend(*stored: Tensor) -> Tensor | None:
+        """keys and values, which a latent is both."""
+        if call.latent is None:
+            return any_c.heads(call.queries, *stored, call.reads)
+        scale, latent = call.queries.shape[-1] ** -0.5, Latent(stored[0][:, 0])
+        return any_c.latent(call.queries, latent, scale, call.reads)
+
     with threads_of(threads):
-        if call.latent is not None:
-            scale = call.queries.shape[-1] ** -0.5
-            found = any_c.latent(call.queries, call.latent, scale, call.reads)
-        else:
-            found = any_c.heads(call.queries, call.keys, call.values, call.reads)
-    assert_near(found, call.expected(torch.float64), call.expected(any_c.dtype), off=2e-5)
+        found = attend(call.keys, call.values)
+        assert_near(found, call.expected(torch.float64), call.expected(any_c.dtype), off=2e-5)
+        halves = call.keys.half(), call.values.half()
+        by_halves = attend(*halves)
+        if any_c.dtype != torch.float32:
+            assert by_halves is None
+        else:  # bit for bit what floats of them give
+            assert torch.equal(by_halves, attend(*(t.float() for t in halves)))
 
 
 def test_scores_far_apart_and_alike(c: Library) -> None:

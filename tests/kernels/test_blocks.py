@@ -78,6 +78,8 @@ def test_attention(any_c: Library, seed: int, threads: int) -> None:
         if any_c.dtype == torch.float32:  # by halves bit for bit the same
             other = made(LatentBlock.of(any_c, *halves_of(weights)))
             assert torch.equal(other(x, stored.values, reads, groups), found)
+            half = stored.values.half()
+            assert torch.equal(other(x, half, reads, groups), other(x, half.float(), reads, groups))
 
 
 @examples(15)

@@ -91,6 +91,9 @@ def everywhere(rows: int, narrow: bool) -> Iterator[Case]:
     half = m.half().float()
     exact = torch.einsum("nhd,hwd->nhw", y.double(), half.double())
     yield Case((11, rows, 3, 32, 64), (y, half), exact)
+    k, v = k.half().float(), v.half().float()
+    read = (t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (k, v))
+    yield Case((13, 3, rows, 9, 64), (q, k, v), attended(q, *read))
     yield Case((12, rows, 3, 32, 64), (y, half.transpose(1, 2)), exact)
     halves = [t.half().float() for t in weights]
     yield Case((6, rows, 64, 96, 2), (x, *halves), mlp(x, *halves))

@@ -24,7 +24,7 @@ delivers whole rows: all of K is moved, S d_k, and after that only V of the k po
 latent, K and V are one: S r + k d, or without `twice` all of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,7 +120,7 @@ class SparQCross(CrossLayer):
     def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
         exact: Any = store and store.exact
         make = KVCross if weights.key_map is None else LatentCross
-        self.exact: KVCross | LatentCross = make(weights, shape, exact)
+        self.exact: KVCross | LatentCross = make(replace(weights, half=False), shape, exact)
         assert isinstance(weights.form, SparQ)
         self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length
