@@ -88,11 +88,11 @@ INLINE void add_weighted(int q, const float *weights, const bfloat16 *z, long d,
 /* Adds the values of `count` positions, weighted: n vectors of columns of q queries. */
 INLINE void add_weighted_columns(int q, int n, const float *weights, const stored *z, long d,
                                  long count, float *out) {
-    floats totals[QUERIES][2];
+    floats totals[QUERIES][3];
     UNROLL for (int i = 0; i < q; i++) UNROLL for (int j = 0; j < n; j++)
         totals[i][j] = load(out + i * d + j * LANES);
     for (long t = 0; t < count; t++) {
-        floats values[2];
+        floats values[3];
         UNROLL for (int j = 0; j < n; j++) values[j] = load_stored(z + t * d + j * LANES);
         UNROLL for (int i = 0; i < q; i++) {
             float weight = weights[i * BLOCK + t];
@@ -106,6 +106,9 @@ INLINE void add_weighted_columns(int q, int n, const float *weights, const store
 INLINE void add_weighted(int q, const float *weights, const stored *z, long d, long count,
                          float *out) {
     long k = 0;
+    if (!WIDE && q > 1 && q <= 4) /* there are registers for three; the last four are two pairs */
+        for (; k + 3 * LANES <= d && k + 4 * LANES != d; k += 3 * LANES)
+            add_weighted_columns(q, 3, weights, z + k, d, count, out + k);
     for (; k + 2 * LANES <= d; k += 2 * LANES)
         add_weighted_columns(q, 2, weights, z + k, d, count, out + k);
     if (WIDE && k < d) add_weighted_columns(q, 1, weights, z + k, d, count, out + k);
