@@ -1,10 +1,8 @@
 """Files give the samples of `whisper.load_audio`, from every kind of source and on every path."""
 
-import os
 import re
 import subprocess
 from functools import cache
-from pathlib import Path
 
 import av
 import numpy as np
@@ -104,17 +102,6 @@ def test_parameters_change_midstream(tmp_path):
 
 
 # Sources
-
-
-def test_named_pipe(tmp_path):
-    data = write(tmp_path / "a.wav", 8000, seconds=0.5).read_bytes()
-    reader, writer = os.pipe()
-    os.write(writer, data)
-    os.close(writer)
-    if not Path(f"/dev/fd/{reader}").exists():
-        pytest.skip("no /dev/fd")
-    assert load_audio(f"/dev/fd/{reader}").size == 8000
-    os.close(reader)
 
 
 @pytest.mark.parametrize("rate", [16000, 8000])

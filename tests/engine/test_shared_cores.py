@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import wraps
 from unittest.mock import Mock
 
 import pytest
@@ -17,13 +17,20 @@ from slimwhisper.engine.scheduler import Results
 from slimwhisper.model.model import Model
 from tests.support.windows import Asker, assert_same, decode, run, short_model, short_windows, step
 
-Result = TypeVar("Result")
+Test = Callable[..., None]
 
 
-def in_a_thread(body: Callable[[], Result]) -> Result:
-    """A thread keeps the number of threads that it was given."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(body).result()
+def in_a_thread(test: Test) -> Test:
+    """It keeps the number of threads that it was given, and so does this one."""
+
+    @wraps(test)
+    def called(**fixtures: object) -> None:
+        before = torch.get_num_threads()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, **fixtures).result()
+        assert torch.get_num_threads() == before
+
+    return called
 
 
 @pytest.fixture
@@ -43,86 +50,70 @@ def watched(model: Model, names: list[str]) -> Model:
     return model
 
 
+@in_a_thread
 def test_the_same_answers(four: None) -> None:
     requests = short_windows(9)
     expected = decode(short_model(), requests, 3)
     names: list[str] = []
-    before = torch.get_num_threads()
-
-    def body() -> list[int]:
-        engine = Engine(watched(short_model(), names), 3)
-        counts = []
-        for share in (True, False, True):
-            engine.share_cores(share)
-            assert engine.prefetch == (LIVE_PREFETCH if share else engine.encode_batch)
-            counts.append(torch.get_num_threads())
-            done = run(engine, dict(enumerate(requests)))
-            found = [done[i][0] for i in range(len(requests))]
-            assert all(isinstance(f, Decoded) for f in found)
-            assert_same(found, expected)  # type: ignore[arg-type]
-        engine.share_cores(False)
-        return counts
-
-    assert in_a_thread(body) == [2, 4, 2]
+    engine = Engine(watched(short_model(), names), 3)
+    for share in (True, False, True):
+        engine.share_cores(share)
+        assert engine.prefetch == (LIVE_PREFETCH if share else engine.encode_batch)
+        assert torch.get_num_threads() == (2 if share else 4)
+        done = run(engine, dict(enumerate(requests)))
+        found = [done[i][0] for i in range(len(requests))]
+        assert all(isinstance(f, Decoded) for f in found)
+        assert_same(found, expected)  # type: ignore[arg-type]
+    engine.share_cores(False)
     assert {n for n in names if n.startswith("slimwhisper-encoder")} == {"slimwhisper-encoder_0, 2"}
     assert sum(n.startswith("slimwhisper-encoder") for n in names) == 18, "one window at a time"
     assert 0 < sum(n.endswith(", 4") for n in names) <= 9
-    assert torch.get_num_threads() == before
 
 
+@in_a_thread
 def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
     release, started = threading.Event(), threading.Event()
+    model = short_model()
+    encode = model.encoder
 
-    def body() -> list[int]:
-        model = short_model()
-        encode = model.encoder
+    def slow(mel: Tensor) -> Tensor:
+        started.set()
+        assert release.wait(10)
+        return encode(mel)
 
-        def slow(mel: Tensor) -> Tensor:
-            started.set()
-            assert release.wait(10)
-            return encode(mel)
-
-        model.encoder = slow  # type: ignore[assignment]
-        engine = Engine(model, 2)
-        engine.share_cores(True)
-        first, second = short_windows(2)
-        owners = Asker(), Asker()
-        engine.submit(owners[0], first)
-        engine.submit(owners[1], second)
-        threading.Thread(target=lambda: started.wait(10) and release.set()).start()
-        plan = engine.scheduler.plan(2, synchronous=False)
-        engine.runner.encode(plan, Results())
-        engine.stop(owners[:1])
-        while not engine.idle:
-            step(engine)
-        assert engine.scheduler.free == 2
-        engine.share_cores(False)
-        return [len(owner.answers) for owner in owners]
-
-    assert in_a_thread(body) == [0, 1]
+    model.encoder = slow  # type: ignore[assignment]
+    engine = Engine(model, 2)
+    engine.share_cores(True)
+    first, second = short_windows(2)
+    owners = Asker(), Asker()
+    engine.submit(owners[0], first)
+    engine.submit(owners[1], second)
+    threading.Thread(target=lambda: started.wait(10) and release.set()).start()
+    plan = engine.scheduler.plan(2, synchronous=False)
+    engine.runner.encode(plan, Results())
+    engine.stop(owners[:1])
+    while not engine.idle:
+        step(engine)
+    assert engine.scheduler.free == 2
+    engine.share_cores(False)
+    assert [len(owner.answers) for owner in owners] == [0, 1]
 
 
+@in_a_thread
 def test_an_encoder_that_fails_is_reported(four: None) -> None:
-    def body() -> None:
-        model = short_model()
-
-        model.encoder = Mock(side_effect=RuntimeError("broken"))  # type: ignore[assignment]
-        engine = Engine(model, 1)
-        engine.share_cores(True)
-        engine.submit(Asker(), short_windows(1)[0])
-        with pytest.raises(RuntimeError, match="broken"):
-            step(engine)
-        engine.share_cores(False)
-
-    in_a_thread(body)
+    model = short_model()
+    model.encoder = Mock(side_effect=RuntimeError("broken"))  # type: ignore[assignment]
+    engine = Engine(model, 1)
+    engine.share_cores(True)
+    engine.submit(Asker(), short_windows(1)[0])
+    with pytest.raises(RuntimeError, match="broken"):
+        step(engine)
+    engine.share_cores(False)
 
 
+@in_a_thread
 def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "usual_threads", lambda: 1)
-
-    def body() -> None:
-        engine = Engine(short_model(), 1)
-        engine.share_cores(True)
-        assert engine.prefetch == engine.encode_batch and torch.get_num_threads() == 1
-
-    in_a_thread(body)
+    engine = Engine(short_model(), 1)
+    engine.share_cores(True)
+    assert engine.prefetch == engine.encode_batch and torch.get_num_threads() == 1
