@@ -61,12 +61,12 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
 
 def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
     """Nor does one for another model; an idle model is unloaded. Options replace the defaults."""
-    service = make(unload_after=0.2, defaults={"word_timestamps": True})
+    service = make(unload_after=0.2, defaults={"token_logprobs": True})
     assert service.engines.loaded is None
-    plain = Upload(service, word_timestamps=False)
+    plain = Upload(service, token_logprobs=False)
     beams = Upload(service, beam_size=2, temperature=0.0)
     broken, wrong = Upload(service, BROKEN), Upload(service, language="klingon")
-    words, unknown = Upload(service), Upload(service, model="gigantic")
+    words, unknown = Upload(service, word_timestamps=True), Upload(service, model="gigantic")
     other, again = Upload(service, model="other"), Upload(service)
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
@@ -74,8 +74,9 @@ def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
     assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
     assert plain.text == beams.text == other.text == again.text
     last, without = words.last, plain.last
-    assert isinstance(last, Finished) and last.result.segments[0].words
-    assert isinstance(without, Finished) and without.result.segments[0].words is None
+    assert isinstance(last, Finished) and isinstance(without, Finished)
+    assert last.result.segments[0].words and last.result.segments[0].token_logprobs
+    assert without.result.segments[0].token_logprobs is None
     assert service.counts.failed == 3
     assert eventually(lambda: service.engines.loaded is None) and service.engines.model is None
     assert Upload(service).text
