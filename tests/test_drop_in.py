@@ -4,7 +4,6 @@ import base64
 import copy
 import gc
 import gzip
-import inspect
 import json
 import pickle
 from dataclasses import asdict
@@ -102,21 +101,6 @@ def test_the_same_script(random_paths: dict[str, Path]) -> None:
         assert mine.no_speech_prob == pytest.approx(other.no_speech_prob, abs=1e-4, nan_ok=True)
         assert mine.compression_ratio == pytest.approx(other.compression_ratio, nan_ok=True)
         assert mine.temperature == pytest.approx(other.temperature, nan_ok=True)
-
-
-def test_every_option_of_whisper_is_known(random_paths: dict[str, Path]) -> None:
-    """The keywords of `transcribe` and the fields of `DecodingOptions`, with the same defaults."""
-    from slimwhisper.options import Options
-
-    ours = {name: f.default for name, f in Options.__dataclass_fields__.items()}
-    theirs = inspect.signature(openai_whisper.transcribe).parameters
-    for name, parameter in theirs.items():
-        if name not in ("model", "audio", "verbose", "decode_options"):
-            assert ours[name] == parameter.default, name
-    own = ("temperature", "prompt", "fp16")  # transcribe's own, made by it, chosen at load
-    for name, field in openai_whisper.DecodingOptions.__dataclass_fields__.items():
-        if name not in own:
-            assert ours[name] == field.default, name
 
 
 # what scripts will not find here, and why

@@ -150,7 +150,12 @@ def test_words(text: str) -> None:
 
 
 def test_classes_of_decode() -> None:
-    """The same fields and defaults."""
+    """The same fields and defaults, also where all options are; of those of `transcribe` alone,
+    tests/jobs/test_flags.py.
+    """
+    own = ("temperature", "prompt", "fp16")  # transcribe's own, made by it, chosen at load
+    for field, value in whisper.DecodingOptions.__dataclass_fields__.items():
+        assert field in own or getattr(slimwhisper.Options(), field) == value.default, field
     for name in ("DecodingOptions", "DecodingResult"):
         mine, other = (getattr(m, name).__dataclass_fields__ for m in (slimwhisper, whisper))
         assert [*mine] == [*other]
