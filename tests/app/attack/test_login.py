@@ -9,13 +9,7 @@ import httpx
 import pytest
 
 from slimwhisper.app.page import gradio_guard
-from slimwhisper.app.page.gradio_guard import (
-    MAX_TRIES,
-    WITHIN,
-    LoginAttempts,
-    login_check,
-    login_message,
-)
+from slimwhisper.app.page.gradio_guard import MAX_TRIES, WITHIN, LoginAttempts
 from slimwhisper.app.service.host import ServerSettings
 from tests.support.live import Live
 from tests.support.page_calls import call, clear_page, upload
@@ -31,7 +25,7 @@ ADDRESSES = (f"127.0.0.{number}" for number in count(2))
 def client(page_server: Live) -> Iterator[httpx.Client]:
     """From an address of its own, without cookies."""
     transport = httpx.HTTPTransport(local_address=next(ADDRESSES))
-    with httpx.Client(base_url=page_server.url, transport=transport) as found:
+    with httpx.Client(base_url=page_server.url, transport=transport, timeout=60) as found:
         yield found
 
 
@@ -83,9 +77,10 @@ def test_whose_password_it_is() -> None:
         (ServerSettings(api_key="secret"), "anybody", "secret", "Secret"),
         (ServerSettings(api_key="secret", login=("ann", "pass")), "ann", "pass", "secret"),
     ):
-        check = login_check(settings)
+        check = gradio_guard.login_check(settings)
         assert check is not None and check(user, right) and not check(user, wrong)
-        assert ("key as the password" in login_message(settings)) == (user == "anybody")
+        message = gradio_guard.login_message(settings)
+        assert ("key as the password" in message) == (user == "anybody")
 
 
 def test_few_tries(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
