@@ -162,9 +162,8 @@ class Latent:
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
         """The values [S, T, d] in `dtype`, which is the model's."""
-        if self.factors is None:
-            return self.values.to(dtype)
-        return (self.values.to(torch.float32) * self.factors[..., None]).to(dtype)
+        values, factors = self.values, self.factors
+        return (values if factors is None else values.float() * factors[..., None]).to(dtype)
 
 
 def scale_columns(normed: Tensor, column_scales: Tensor, offset: Tensor | None) -> Tensor:

@@ -35,8 +35,8 @@ def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[
         return list(segments)
     positions = round((before - span.offset) / POSITION), (stop - span.start) // 2
     attention = word_attention(alignment, counts, tokenizer, span.frames)
-    borders = word_borders(attention, mel, max(positions[0], 0), positions[1])
-    borders = np.round(np.minimum(borders, span.frames / FRAMES_PER_SECOND) + span.offset, 2)
+    found = word_borders(attention, mel, max(positions[0], 0), positions[1])
+    borders = (np.minimum(found, span.frames / FRAMES_PER_SECOND) + span.offset).round(2).tolist()
     stops = np.cumsum([len(name) for name in names])  # in the text
     begin, result = 0, list[Segment]()
     for segment in segments:
@@ -46,7 +46,9 @@ def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[
             begin += next((i for i, c in enumerate(word.word) if word_key(c)), 0)  # to its letters
             first = min(int(np.searchsorted(stops, begin, side="right")), len(names) - 1)
             last = min(int(np.searchsorted(stops, end)), len(names) - 1)
-            words.append(replace(word, start=float(borders[first, 0]), end=float(borders[last, 1])))
+            # a dash stands behind its neighbour; a segment of dashes alone keeps a length
+            side = int(begin > 0 and not word_key(word.word) and word_key(segment.text) != "")
+            words.append(replace(word, start=borders[first][side], end=borders[last][1]))
             begin = end
         kept = segment
         if words and segment.start < segment.end:  # else its text will go, as in whisper

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,21 +107,28 @@ def test_fine_word_times_change_no_text(digits: SlimWhisper) -> None:
 
 
 def test_fine_times_leave_text_without_length_as_it_is() -> None:
-    """Whisper removes it. A word begins at its letters."""
+    """Whisper removes it. A word begins at its letters; what has none takes no time."""
     tokenizer = get_tokenizer(multilingual=True, language="ja")
-    text = tuple(tokenizer.encode("一二 三"))
+    text = tuple(tokenizer.encode("一二 — 三"))
     scores = torch.zeros(1, 1 + len(text) + 1, 100)
     segments = [
         Segment(i, 0, time, end, word, [], 0.0, 0.0, 0.0, 0.0, [Word(word, time, end, 0.5)])
-        for i, (word, time, end) in enumerate([("一", 0, 0.4), ("二", 0.4, 0.4), (" 三", 1, 2)])
+        for i, (word, time, end) in enumerate(
+            [("一", 0, 0.4), ("二", 0.4, 0.4), (" —", 0.4, 1), (" 三", 1, 2)]
+        )
     ]
     alignment = Alignment(text, 1, scores, (0.5,) * len(text))
     span = WindowSpan(100, 200, 300, 3_000)
     window = DecodedWindow(
         span, lambda: torch.zeros(80, 3000), tokenizer, (), alignment=alignment, stop=300
     )
-    first, second, third = with_fine_times(segments, window)
+    first, second, dash, third = with_fine_times(segments, window)
+    assert dash.start < dash.end, "its text stays"
+    segments[2:] = [replace(third, text=" — 三", words=[*(dash.words or ()), *(third.words or ())])]
+    _, _, both = with_fine_times(segments, window)
+    assert both.words
     assert 1.0 <= first.start < first.end <= 3.0
+    assert first.end <= both.start == both.words[0].end
     assert second == segments[1] and third.end - third.start < 0.03
 
 

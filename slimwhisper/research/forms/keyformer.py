@@ -197,7 +197,7 @@ class KeyformerSelf(SelfLayer):
             buffer.write(index, new[:, :, 0])
             read, ids = step.rows.of_rows(buffer)
             read = (read if ids is None else read[ids])[:, :, :count]
-            stored.append(read.dequantized(wide).to(wide))  # [R, G, n, w]
+            stored.append(read.dequantized(wide))  # [R, G, n, w]
         scores = self.groups.group_queries(x).to(wide) @ stored[0].mT * self.groups.scale
         weights = self.kept_tokens.weights(scores.flatten(1, 2), step).view_as(scores)
         return self.groups.group_output((weights @ stored[-1]).to(x.dtype))
