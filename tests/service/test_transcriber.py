@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -397,3 +398,19 @@ def test_pieces_of_one_recording_leave_room_for_others(network: Model) -> None:
     call.transcriber.step()
     submit(call, "short", recording(20, 3))
     assert [source for source, _ in run(call)] == ["short", "pieces"]
+
+
+def test_two_kinds_of_search_stay_within_the_memory_of_one(network: Model) -> None:
+    """That of `slots` greedy windows, in turns or side by side."""
+    transcriber, most = Transcriber(network), 6 * slot_bytes(network, Search())
+    transcriber.slots = 6
+    searches = SEARCH, replace(SEARCH, beams=2)
+    calls = [transcriber.call(search) for search in searches]
+    for round in range(3):
+        for call in calls:
+            submit(call, "it", recording(20, round))
+            transcriber.step()
+            assert 0 < transcriber.nbytes() <= most
+    while transcriber.step():
+        assert transcriber.nbytes() <= most
+    assert [len(run(call)) for call in calls] == [3, 3]
