@@ -161,7 +161,7 @@ class Latent:
         self.factors[index] = factors.float()
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The values [S, T, d] in `dtype`, which is the model's."""
+        """The values [S, T, d] in `dtype`."""
         values, factors = self.values, self.factors
         return (values if factors is None else values.float() * factors[..., None]).to(dtype)
 

@@ -1,6 +1,7 @@
 """What no client would send: the server answers with the right status, and nothing stays behind."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz import examples
 from tests.support.harm import open_files
-from tests.support.live import Live, eventually
+from tests.support.live import Live, connected, eventually
 from tests.support.spoken import SAMPLES
 
 SPEECH = (SAMPLES / "door-code.mp3").read_bytes()
@@ -97,3 +98,21 @@ def test_any_form(
     request = client.build_request("POST", route, files=[*parts, ("file", (file, content))])
     headers = {"content-type": request.headers["content-type"] if kind is None else kind}
     refused_well(client.post(route, content=damaged(request.read(), damage), headers=headers))
+
+
+@pytest.mark.usefixtures("client")
+def test_uploads_that_trickle_hold_nobody_up(live: Live) -> None:
+    """A hundred clients that send a byte now and then, while others are served."""
+    lines = (
+        f"POST {ROUTES[0]} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}; boundary=B",
+        "Content-Length: 1000000\r\n",
+        '--B\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n',
+    )
+    with ExitStack() as stack:
+        head = "\r\n".join(lines).encode()
+        slow = [stack.enter_context(connected(live, head)) for _ in range(100)]
+        for _ in range(3):
+            for each in slow:
+                each.sendall(b"x")
+            assert answered(live)
+        assert live.service.in_flight == 0  # what is not there yet takes no place in the queue

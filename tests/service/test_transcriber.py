@@ -406,9 +406,9 @@ def test_two_kinds_of_search_stay_within_the_memory_of_one(network: Model) -> No
     transcriber.slots = 6
     searches = SEARCH, replace(SEARCH, beams=2)
     calls = [transcriber.call(search) for search in searches]
-    for round in range(3):
+    for seed in range(3):
         for call in calls:
-            submit(call, "it", recording(20, round))
+            submit(call, "it", recording(20, seed))
             transcriber.step()
             assert 0 < transcriber.nbytes() <= most
     while transcriber.step():

@@ -109,6 +109,17 @@ def test_limits_of_bodies_without_files(keyless: Live) -> None:
         assert answer.status_code in status, answer.text
 
 
+def test_a_client_that_leaves_is_no_error(keyless: Live, caplog: pytest.LogCaptureFixture) -> None:
+    part = f'{PART % "files"}; filename="a.wav"\r\n\r\n'
+    for path in (SPEECH, "/gradio_api/upload", "/login"):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {FORM}\r\n"
+        sent = f"{head}Content-Length: 900000\r\n\r\n{part}".encode() + b"x" * 200_000
+        for _ in range(10):
+            connected(keyless, sent).close()
+    assert httpx.get(f"{keyless.url}/health").status_code == 200
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
+
+
 @pytest.mark.parametrize("stream", ["true", "false"])
 def test_a_client_that_leaves_after_its_upload(
     keyless: Live, stream: str, monkeypatch: pytest.MonkeyPatch
