@@ -7,11 +7,12 @@ from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, Attention, blocks_of, fold
-from slimwhisper.cache.forms import parse_form
+from slimwhisper.cache.forms import parse_form as parse
 from slimwhisper.research.forms.keyformer import gumbel
 from tests.support import papers
 from tests.support.checkpoints import random_state, tiny_dims
 
+parse_form = cache(parse)
 WIDTH, HEADS, FRAMES, LENGTH, LAYERS = 96, 3, 50, 32, 2  # heads no power of two
 D_K = WIDTH // HEADS
 CPU = torch.device("cpu")

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -250,6 +251,7 @@ def groups_of(x: Tensor, groups: int) -> list[list[int]]:
     return results
 
 
+@cache  # by the tensor itself
 def merged(x: Tensor, groups: int) -> Tensor:
     """x [p, d] -> [p, d], each frame the mean of its group."""
     result = x.clone()
