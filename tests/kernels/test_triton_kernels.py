@@ -108,7 +108,8 @@ def test_split_latent(
 @given(seed=SEEDS, dtype=st.sampled_from(DTYPES), splits=st.sampled_from([1, 3]))
 def test_every_way_to_read(latent: bool, seed: int, dtype: torch.dtype, splits: int) -> None:
     """Some parts have nothing for a text's first tokens."""
-    call = make_call(seed, dtype, [64], (1, 129), strides=(1, 2), latent=latent, device=DEVICE)
+    kinds = {"strides": (1, 2), "latent": latent, "heads": (1, 3)}
+    call = make_call(seed, dtype, [64], (1, 129), **kinds, device=DEVICE)
     (rows, heads, _), windows = call.queries.shape, call.own.shape[1]
     if call.latent is not None:
         shape, latent = shape_of("latent", dtype, 64, rows // windows * heads), call.latent.values

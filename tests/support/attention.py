@@ -74,6 +74,7 @@ def make_call(
     shortest: int = 0,
     strides: Sequence[int] = (1,),
     latent: bool | None = None,
+    heads: Sequence[int] = (1, 3, 6),
     device: torch.device | str = "cpu",
 ) -> Call:
     """Random numbers, read in any way, by the seed, and NaN wherever nothing may be read.
@@ -85,7 +86,7 @@ def make_call(
     generator, choice = torch.Generator().manual_seed(seed), random.Random(seed).choice
     kinds = {way for way in ways if choice((True, False))}
     is_latent = choice((True, False)) if latent is None else latent
-    windows, heads = choice((1, 2, 3, 4)), choice((1, 3, 6))
+    windows, head_count = choice((1, 2, 3)), choice(heads)
     group = choice((1, 2, 7, 17))  # rows of a window
     count, width = choice(positions), choice(widths)
 
@@ -103,7 +104,7 @@ def make_call(
         lengths = whole(shortest, count + 1)
         lengths[0] = shortest
     longest = [count] * windows if lengths is None else lengths[:, -1].tolist()
-    own = normal(2, windows, 1 if is_latent else heads, count, width)
+    own = normal(2, windows, 1 if is_latent else head_count, count, width)
     own = own[:1].expand_as(own) if is_latent else own
     if "pages" in kinds:
         page = choice(pages)
@@ -131,6 +132,6 @@ def make_call(
             kept_bias[order] = bias
     flat = None if lengths is None else lengths.flatten()
     reads = Reads(slots, flat, None, table, count, kept_bias)
-    queries = 2 * normal(heads, windows * group, width).transpose(0, 1)
+    queries = 2 * normal(head_count, windows * group, width).transpose(0, 1)
     stored = Latent(kept[0, :, 0]) if is_latent else None
     return Call(queries, kept[0], kept[1], stored, reads, own, bias)
