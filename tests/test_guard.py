@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,19 +16,20 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.guard import Inspection, guarded_plan, measure
 from slimwhisper.model.model import Model
-from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.checkpoints import tiny_dims
+from tests.support.few_tokens import random_checkpoint
 from tests.support.reference import set_spectrum
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-DIMS = tiny_dims(width=128, heads=2, multilingual=False)
-STATE = random_state(DIMS, seed=0)
+RANDOM = random_checkpoint(tiny_dims(width=128, heads=2), seed=0)
+DIMS, STATE = RANDOM.dims, dict(RANDOM.state)
 INVERSE = (("cross", "k"), ("cross", "v"), ("cross", "hybrid"), ("self", "k"), ("self", "v"))
 
 
 @cache
 def checkpoint(condition: float) -> Checkpoint:
-    return Checkpoint("random", DIMS, set_spectrum(STATE, DIMS, condition))
+    return replace(RANDOM, state=set_spectrum(STATE, DIMS, condition))
 
 
 Inspect = Callable[..., tuple[Folded, Inspection]]
@@ -78,7 +80,7 @@ def test_a_singular_matrix_is_refused_not_fatal() -> None:
     state, key = dict(STATE), "decoder.blocks.0.attn.key.weight"
     state[key] = state[key].clone()
     state[key][:, 0] = 0
-    _, record = inspector(Checkpoint("singular", DIMS, state))("self", "k", torch.float32)
+    _, record = inspector(replace(RANDOM, state=state))("self", "k", torch.float32)
     assert record.fell_back
     assert record.used == "x"
     assert guard.condition_number(torch.zeros(3, 3)) == float("inf")
@@ -101,7 +103,7 @@ def test_a_single_bad_layer_falls_back_alone() -> None:
     for name in ("key", "value"):
         key = f"decoder.blocks.1.attn.{name}.weight"
         state[key] = bad[key]
-    plan = guarded_plan(Checkpoint("mixed", DIMS, state), ("k", "k"), torch.float32)
+    plan = guarded_plan(replace(RANDOM, state=state), ("k", "k"), torch.float32)
     assert [str(f.form) for f in plan.cross] == ["k", "k"]
     assert [str(f.form) for f in plan.self_] == ["k", "x"]
     assert "1 of 2 layers" in plan.fallbacks[0]

@@ -13,10 +13,8 @@ from slimwhisper.engine.filters import FILTERS, LogitFilter
 from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.hot_words.filter import HotWordFilter, hot_words
-from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
-from slimwhisper.options import Options
 from tests.support.windows import (
     CPU,
     SEARCHES,
@@ -24,6 +22,7 @@ from tests.support.windows import (
     VOCABULARY,
     assert_same,
     decode,
+    rules_of,
     short_model,
     short_windows,
 )
@@ -89,7 +88,7 @@ def test_right_drafts_are_read_in_one_pass(
 
 
 def test_where_there_is_no_room() -> None:
-    rules, context, draft = make_rules(SHORT, Options()), SHORT.n_text_ctx, (1,) * 50
+    rules, context, draft = rules_of(), SHORT.n_text_ctx, (1,) * 50
     window = Window(None, (7,) * (context - 3), 0, rules, draft=draft)
     assert len(usable_draft(window, draft, context, EOT)) == 3  # and one token more is sampled
     for without in (
@@ -131,7 +130,7 @@ def test_forms_that_cannot_take_tokens_back(name: str) -> None:
 def test_what_filters_know_of_a_draft_is_what_sampling_leaves(kind: type[LogitFilter]) -> None:
     """Their states along a text on the host, and after each of its tokens on the device."""
     words = hot_words(VOCABULARY, ("new york", "york city"), 2.0)
-    rules = replace(make_rules(SHORT, Options(no_repeat_ngram_size=3)), bonuses=words)
+    rules = replace(rules_of(no_repeat_ngram_size=3), bonuses=words)
     stamps, logit_filter = VOCABULARY.timestamps, kind(1, VOCABULARY, CPU)
     logit_filter.prepare([rules])
     text = (stamps[0], 649, 331, stamps[3], stamps[3], 649, 42, stamps[9], EOT)

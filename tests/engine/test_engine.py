@@ -13,7 +13,6 @@ from torch import Tensor
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
-    Align,
     Answer,
     Attempt,
     Decoded,
@@ -33,7 +32,6 @@ from tests.support.windows import (
     CPU,
     SEARCHES,
     SHORT,
-    TOKENIZER,
     Asked,
     Asker,
     answers,
@@ -42,6 +40,7 @@ from tests.support.windows import (
     decode,
     mel,
     of_every_kind,
+    rules_of,
     run,
     short_model,
     short_windows,
@@ -114,27 +113,6 @@ def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.Monkey
     assert sum(batches) <= total
 
 
-def test_second_requests_read_the_audio_that_is_there(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retry, Align, and a Window without audio: the encoder has run once for each window."""
-    encoded: list[int] = []
-    encoder = model.encoder
-    monkeypatch.setattr(model, "encoder", lambda mels: encoded.append(len(mels)) or encoder(mels))
-    before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
-    asked = []
-    for i, window in enumerate(short_windows(5, sample_len=12)):
-        text, again = tuple(range(500, 505 + i)), replace(window, mel=None)
-        asked.append(Asked(window, (Align(before, text), Retry(Attempt(0.8, (i,))), again)))
-    found = answers(Engine(model, 3), asked)
-    assert sum(encoded) == 5
-    for i, (first, aligned, hot, again) in enumerate(found):
-        assert_same([again], [first])
-        assert hot.temperature == 0.8
-        assert aligned.scores.shape == (1, len(before) + 5 + i + 1, SHORT.n_audio_ctx)
-        assert len(aligned.probs) == 5 + i
-
-
 def test_room_counts_what_waits(model: Model) -> None:
     engine = Engine(model, 2)
     assert (engine.idle, engine.room, engine.scheduler.free) == (True, 2, 2)
@@ -170,7 +148,7 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     requests = short_windows(4, 40)
     (expected,) = decode(model, requests[1:2], 1, search)
     engine = Engine(model, 3, search)
-    short = Window(requests[2].mel, requests[2].prompt, 0, make_rules(SHORT, Options(sample_len=2)))
+    short = Window(requests[2].mel, requests[2].prompt, 0, rules_of(sample_len=2))
     again = Asker(then=lambda *_: Retry(Attempt()))
     zero, one, three = Asker(), Asker(), Asker()
     for owner, window in zip(

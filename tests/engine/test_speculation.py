@@ -14,7 +14,6 @@ from torch import Tensor
 import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.rows import Rows
-from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
 from slimwhisper.drafts.draft_model import DraftModel, load_draft
 from slimwhisper.drafts.speculation import (
@@ -32,7 +31,8 @@ from slimwhisper.engine.scheduler import MAX_DRAFT
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.jobs.flags import options_of
 from slimwhisper.model.model import Model
-from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.checkpoints import tiny_dims
+from tests.support.few_tokens import random_checkpoint
 from tests.support.paths import SAMPLES
 from tests.support.spoken import with_draft
 from tests.support.windows import (
@@ -197,10 +197,10 @@ def test_log_probabilities_and_an_expected_text(
 
 
 def test_what_may_draft(model: Model) -> None:
-    state, fewer = random_state(SHORT, SEED), replace(SHORT, n_text_layer=1)
-    target = Checkpoint("large.pt", SHORT, state)
+    target = replace(random_checkpoint(SHORT, SEED), name="large.pt")
+    state, fewer = target.state, replace(SHORT, n_text_layer=1)
     kept = {k: v for k, v in state.items() if "blocks.1." not in k or k.startswith("encoder")}
-    draft = Checkpoint("small.pt", fewer, kept)
+    draft = replace(target, name="small.pt", dims=fewer, state=kept)
     drafter_model = load_draft(draft, target, model)
     assert drafter_model.encoder is model.encoder and drafter_model.dims.n_text_layer == 1
     assert drafter_model.int8 and not model.int8, "guesses need not be exact"

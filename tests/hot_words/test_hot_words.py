@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from slimwhisper.hot_words.filter import HotWordFilter, argmax, hot_words
-from slimwhisper.longform.requests import make_rules
-from slimwhisper.options import Options
 from tests.support.fuzz import examples
 from tests.support.plain_text import SIZE, Phrases
-from tests.support.windows import CPU, DIMS, VOCABULARY
+from tests.support.windows import CPU, VOCABULARY, rules_of
 
 # phrases that begin, end and continue one another, and one with its own bonus
 TANGLED = (
@@ -29,7 +27,7 @@ PARTS = st.sampled_from([s.tokens for s in PHRASES.spelled]) | st.tuples(st.samp
 
 def start(text: Sequence[int]) -> tuple[HotWordFilter, tuple[Tensor, ...]]:
     """A filter, and the state of a text that begins with some tokens."""
-    made, rules = HotWordFilter(1, VOCABULARY, CPU), make_rules(DIMS, Options(hot_words=TANGLED))
+    made, rules = HotWordFilter(1, VOCABULARY, CPU), rules_of(hot_words=TANGLED)
     assert made.prepare([rules])
     return made, tuple(torch.tensor(np.asarray(t)[-1:]) for t in made.along(rules, text))
 

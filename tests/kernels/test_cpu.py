@@ -8,17 +8,12 @@ import pytest
 import torch
 
 from slimwhisper.kernels.cpu import library as module
-from slimwhisper.kernels.cpu.library import (
-    NATIVE,
-    Library,
-    library,
-    why_not_compiled,
-)
+from slimwhisper.kernels.cpu.library import NATIVE, Library, library, why_not_compiled
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.reference import whisper_model
-from tests.support.windows import CPU, assert_same, decode, random_model, windows
+from tests.support.windows import CPU, assert_same, decode, short_model, short_windows
 
 BFLOAT16 = torch.bfloat16
 compiled = library()
@@ -47,8 +42,8 @@ def test_a_model_decodes_the_same_without(
     """But for what is rounded: in int8, few rows are not, and in bfloat16 the sums are others."""
     if "dtype" in how and library(BFLOAT16) is None:
         pytest.skip("no AVX512-BF16")
-    requests = windows(slots + 3)
-    ours = random_model(forms=forms, **how)
+    requests = short_windows(slots + 3)
+    ours = short_model(forms=forms, **how)
     found = decode(ours, requests, slots)
     used = ours.plan.kernels.used
     assert used[kernel, "c"] > 0
@@ -56,7 +51,7 @@ def test_a_model_decodes_the_same_without(
     assert used[kernel, "torch"] == prompts < used[kernel, "c"] / 10, "whatever the number of rows"
     for name in ("kernels.linear", "kernels.dispatch", "model.layers"):
         monkeypatch.setattr(f"slimwhisper.{name}.library", lambda *_: None)
-    theirs: Model = random_model(forms=forms, **how)
+    theirs: Model = short_model(forms=forms, **how)
     expected = decode(theirs, requests, slots)
     assert theirs.plan.kernels.used[kernel, "c"] == 0
     assert len(found) == len(expected)

@@ -14,6 +14,7 @@ from slimwhisper.kernels.cpu import library as module
 from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.linear import Plain, Weight, in_half, linear, quantize
 from slimwhisper.model.model import Model
+from tests.support.few_tokens import WHISPERS, with_few_tokens
 from tests.support.windows import CPU, DIMS, decode, windows
 
 pytestmark = pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
@@ -55,7 +56,7 @@ def test_operators_that_are_watched() -> None:
 )
 def test_a_model(forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrices of a checkpoint in float16 stay so, and texts and scores are the same."""
-    checkpoint = random_checkpoint(DIMS)
+    checkpoint = with_few_tokens(random_checkpoint(WHISPERS))
     model = Model(checkpoint, CPU, torch.float32, forms, guarded_plan)
     decoder = model.decoder
     parts = [part for block in decoder.blocks for part in block.mlp.parts]
@@ -82,14 +83,15 @@ def test_integers() -> None:
     found, expected = (quantize(w) for w in (weight.half(), weight))
     for name in ("integers", "factors", "sums"):
         assert torch.equal(getattr(found, name), getattr(expected, name))
-    model = Model(random_checkpoint(DIMS), CPU, torch.float32, int8=True)
+    model = Model(with_few_tokens(random_checkpoint(WHISPERS)), CPU, torch.float32, int8=True)
     assert model.decoder.embedding.dtype == torch.float16
 
 
 @pytest.mark.parametrize("cross", ["e", "v", "compact:merge=0.5", "sparq_latent:r=9,k=7", "kv"])
 def test_audio(cross: str) -> None:
     """Of latents that C reads, half of the bytes in int8 alone; scores as near as float16 is."""
-    checkpoint, shape = random_checkpoint(DIMS), (CPU, torch.float32, (cross, "x"), guarded_plan)
+    checkpoint = with_few_tokens(random_checkpoint(WHISPERS))
+    shape = (CPU, torch.float32, (cross, "x"), guarded_plan)
     exact, half = Model(checkpoint, *shape), Model(checkpoint, *shape, int8=True)
     kinds = [
         {t.dtype for store in model.allocate_cross(1).stores for t in store.tensors}

@@ -4,6 +4,7 @@ The rule, in every dtype: the error is at most twice openai-whisper's own in tha
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from unittest.mock import patch
 
@@ -15,7 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.cache.rows import DecodeStep, Rows
-from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.model import decoder
 from slimwhisper.model.decoder import Decoder
@@ -23,6 +23,7 @@ from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Residual
 from slimwhisper.model.model import Model
 from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.few_tokens import DIMS, TEXTS, random_checkpoint
 from tests.support.reference import set_spectrum, whisper_logits, whisper_model
 
 CPU = torch.device("cpu")
@@ -37,7 +38,7 @@ def texts(rows: int, seed: int = 0) -> list[list[int]]:
     """Token sequences of different lengths: prompts of 3, 8, 5, ... tokens and 4 more."""
     generator = torch.Generator().manual_seed(seed)
     lengths = [4 + (3, 8, 5, 12)[i % 4] for i in range(rows)]
-    return [torch.randint(0, 50_000, (n,), generator=generator).tolist() for n in lengths]
+    return [torch.randint(0, TEXTS, (n,), generator=generator).tolist() for n in lengths]
 
 
 def features_like_encoder_output(slots: int, frames: int, width: int) -> Tensor:
@@ -94,9 +95,9 @@ class Case:
         self, width: int, heads: int, condition: float, slots: int, group: int, frames: int = 400
     ) -> None:
         """frames: of the encoder's output, in float32; half precision is slow on a CPU."""
-        self.dims = tiny_dims(width=width, heads=heads, multilingual=False)
-        state = set_spectrum(random_state(self.dims, seed=width), self.dims, condition)
-        self.checkpoint = Checkpoint("random", self.dims, state)
+        made = random_checkpoint(tiny_dims(width=width, heads=heads), seed=width)
+        self.dims, state = made.dims, set_spectrum(dict(made.state), made.dims, condition)
+        self.checkpoint = replace(made, state=state)
         self.texts = texts(slots * group)
         self.group = group
         self.slots, self.frames = slots, frames
@@ -243,8 +244,7 @@ def test_rows_of_zeros_do_not_change_the_logits(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU; nothing looks behind the last token."""
-    dims = tiny_dims()
-    state = random_state(dims, seed=3)
+    dims, state = DIMS, random_checkpoint(seed=3).state
     hidden = torch.randn(3, dims.n_text_state, generator=torch.Generator().manual_seed(0)).to(dtype)
     plain = Decoder(state, dims, CPU, dtype)
     assert decoder.padding(dims.n_vocab, CPU) == 0
@@ -287,9 +287,7 @@ def test_some_positions_of_a_prompt(forms: tuple[str, str]) -> None:
     """They and the caches are as with all positions. The last layer's cross-attention and MLP see
     them alone.
     """
-    dims = tiny_dims()
-    checkpoint = Checkpoint("random", dims, random_state(dims, seed=0))
-    model = Model(checkpoint, CPU, torch.float64, forms, guarded_plan)
+    dims, model = DIMS, Model(random_checkpoint(), CPU, torch.float64, forms, guarded_plan)
     features = features_like_encoder_output(2, 30, dims.n_audio_state).double()
     tokens, positions = torch.tensor(texts(8)[3:8:4]), torch.tensor([[0, 11], [7, 15]])
     rows, found, flops = Rows.of(torch.arange(2)), list[Tensor](), list[int]()

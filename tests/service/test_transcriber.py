@@ -25,6 +25,7 @@ from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
+from slimwhisper.option_group import ModelFacts
 from slimwhisper.options import make_options
 from slimwhisper.recordings.speech import SpeechRecording
 from slimwhisper.recordings.transcribe import RecordingSource
@@ -33,13 +34,12 @@ from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Transcript
-from tests.support.checkpoints import facts_of
 from tests.support.parity import differences
 from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
 from tests.support.waiting import eventually
-from tests.support.windows import DIMS, random_model
+from tests.support.windows import DIMS, SEED, VOCABULARY, random_model
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
 AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
@@ -47,7 +47,7 @@ AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
 
 @pytest.fixture(scope="module")
 def network() -> Model:
-    return random_model()
+    return random_model(seed=SEED)
 
 
 @pytest.fixture
@@ -322,14 +322,14 @@ def test_memory_for_texts(network: Model) -> None:
         network.cache_memory = None
 
 
-FACTS = facts_of(DIMS, "random")
+FACTS = ModelFacts("random", DIMS, VOCABULARY, None)
 OPTIONS = make_options(FACTS, **QUICK, temperature=0.0)
 SEARCH = search_of(OPTIONS)
 SHORT = ArraySamples(noise_bursts(0.8, 1))
 
 
 def recording(seconds: float, seed: int) -> Recording:
-    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, OPTIONS)
+    return Recording(ArraySamples(noise_bursts(seconds, seed)), DIMS, OPTIONS, VOCABULARY)
 
 
 def call_of(network: Model, slots: int) -> Call:
@@ -379,7 +379,7 @@ def test_a_gpu_encodes_ahead_for_a_batch() -> None:
         for slots, filled in ((3, 8), (1, 1)):
             call = transcriber.call(SEARCH, slots)
             for seed in range(8):
-                submit(call, str(seed), Recording(SHORT, network.dims, OPTIONS))
+                submit(call, str(seed), Recording(SHORT, DIMS, OPTIONS, VOCABULARY))
             call.fill()
             (engine,) = transcriber.engines
             assert engine.batch_size == 3 and engine.slots == 27

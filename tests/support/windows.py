@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from slimwhisper.audio.mel import first_window
-from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.filters import WIDTH
 from slimwhisper.engine.requests import (
@@ -20,6 +20,7 @@ from slimwhisper.engine.requests import (
     Decoded,
     Request,
     Retry,
+    Rules,
     Search,
     Window,
 )
@@ -28,16 +29,15 @@ from slimwhisper.hot_words.filter import hot_words
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
-from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Dims
-from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.few_tokens import DIMS as DIMS
+from tests.support.few_tokens import TOKENIZER as TOKENIZER
+from tests.support.few_tokens import VOCABULARY as VOCABULARY
+from tests.support.few_tokens import random_checkpoint
 from tests.support.sounds import noise_bursts
 
 CPU = torch.device("cpu")
-DIMS = tiny_dims(multilingual=False, text_layers=2)
 SHORT = replace(DIMS, n_audio_ctx=250)  # windows of 5 s: half of the time
-TOKENIZER = get_tokenizer(DIMS)
-VOCABULARY = get_vocabulary(DIMS)
 
 SEARCHES: list[tuple[Search | None, tuple[float, ...]]] = [  # and the temperatures of windows
     (None, (0.0,)),
@@ -61,18 +61,21 @@ def random_model(
     seed: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> Model:
-    checkpoint = Checkpoint("random", dims, random_state(dims, seed))
     make_plan = partial(guarded_plan, mel=None if dims == DIMS else mel(0, dims))
-    return Model(checkpoint, device, dtype, forms, make_plan, int8)
+    return Model(random_checkpoint(dims, seed), device, dtype, forms, make_plan, int8)
 
 
-SEED = 3  # whose texts are long, and differ
+SEED = 5  # whose texts are long, and differ
 short_model = partial(random_model, dims=SHORT, seed=SEED)
 
 
 def mel(seed: int, dims: Dims = SHORT) -> torch.Tensor:
     """[80, frames]: a window of noise."""
     return first_window(noise_bursts(5, seed), 80, 2 * dims.n_audio_ctx)
+
+
+def rules_of(**options: Any) -> Rules:
+    return make_rules(DIMS, Options(**options), VOCABULARY)
 
 
 def windows(
@@ -84,9 +87,7 @@ def windows(
     """Windows of different audio, prompts of different length, some without timestamps."""
     made = []
     for i in range(count):
-        rules = make_rules(
-            DIMS, Options(sample_len=sample_len or 5 + 3 * i, without_timestamps=i % 3 == 2)
-        )
+        rules = rules_of(sample_len=sample_len or 3 + 2 * i, without_timestamps=i % 3 == 2)
         before = [TOKENIZER.sot_prev, *range(1000, 1000 + 7 * i)] if i % 2 else []
         attempt = Attempt(temperatures[i % len(temperatures)], (0, i))
         prompt = (*before, *TOKENIZER.sot_sequence)
@@ -135,15 +136,9 @@ def decode(
     requests: Sequence[Window],
     slots: int,
     search: Search | None = None,
-    check_every: int | None = None,
-    backwards: bool = False,
 ) -> list[Decoded]:
-    engine = Engine(model, slots, search, check_every)
-    numbered = list(enumerate(requests))
-    done = run(engine, dict(numbered[::-1] if backwards else numbered))
     results = []
-    for i in range(len(requests)):
-        (answer,) = done[i]
+    for (answer,) in run(Engine(model, slots, search), dict(enumerate(requests))).values():
         assert isinstance(answer, Decoded)
         results.append(answer)
     return results

@@ -6,11 +6,10 @@ from functools import partial
 
 import torch
 
-from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.requests import Window
 from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
-from tests.support.checkpoints import random_state, tiny_dims
+from tests.support.few_tokens import DIMS, random_checkpoint
 from tests.support.reference import set_spectrum
 from tests.support.windows import windows
 
@@ -25,10 +24,10 @@ def made(
     layers: int = 2,
 ) -> Model:
     """A random model whose guard hears a window as short as ours."""
-    dims = replace(tiny_dims(multilingual=False, text_layers=layers), n_audio_ctx=FRAMES)
-    checkpoint = Checkpoint("random", dims, set_spectrum(random_state(dims, seed=1), dims, 3.0))
+    checkpoint = random_checkpoint(replace(DIMS, n_text_layer=layers, n_audio_ctx=FRAMES))
+    state = set_spectrum(dict(checkpoint.state), checkpoint.dims, 3.0)
     make_plan = partial(guarded_plan, mel=requests(1)[0].mel)
-    model = Model(checkpoint, device, dtype, forms, make_plan)
+    model = Model(replace(checkpoint, state=state), device, dtype, forms, make_plan)
     assert not model.plan.fallbacks
     return model
 
