@@ -1,4 +1,4 @@
-"""Files on disk: written as a whole or not at all, locked, and their digests."""
+"""Files on disk: written as a whole or not at all, short texts, locks, and digests."""
 
 import os
 import secrets
@@ -8,6 +8,8 @@ from errno import EWOULDBLOCK
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from slimwhisper.errors import OptionError
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from torch import Tensor
@@ -31,6 +33,21 @@ def atomic_write(path: Path, *, text: bool = False) -> Iterator[Any]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_text(path: Path, most: int, option: str = "") -> str:
+    """Read a text in UTF-8 that an option names. Raises OptionError, also for one of more than
+    `most` MiB. option: the name of the option, where messages need it.
+    """
+    name = f"{option}: {path}" if option else f"{path}:"
+    try:
+        if path.stat().st_size > most * MIB:
+            raise OptionError(f"{name} has more than {most} MiB; give a shorter text")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(f"{name} cannot be read ({error.strerror}); give a text file") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
 
 
 # what Windows alone or Unix alone has: bytes as they are, and no links

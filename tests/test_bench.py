@@ -1,5 +1,6 @@
 """The scripts of bench/ run, in a small form, and say what was measured."""
 
+import importlib
 import json
 import os
 import re
@@ -12,18 +13,31 @@ from typing import Any
 
 import pytest
 
-from tests.support.bench import imported, output
 from tests.support.paths import ROOT, SAMPLES
 from tests.support.spoken import EXPECTED
 
-SCRIPT = ROOT / "bench" / "gpu.sh"
+BENCH = ROOT / "bench"
+SCRIPT = BENCH / "gpu.sh"
 TABLE = ROOT / "kernels" / "configurations.json"
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    with imported(monkeypatch) as load:
-        yield load
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Imports a module of bench/, as its modules import each other."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCH) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def output(script: str, *arguments: str) -> str:
+    """What a script prints; it must succeed."""
+    command = [sys.executable, str(BENCH / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def ratios(bench: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[str, float]]:

@@ -26,7 +26,7 @@ from slimwhisper.app.api.fields import close_files, read_form, refused
 from slimwhisper.app.api.recordings import REFERENCES, open_path, reference_label, store_references
 from slimwhisper.app.api.request import TranscriptionRequest, display_name
 from slimwhisper.app.service.host import Models, ServerHost
-from slimwhisper.app.service.jobs import Event, Job
+from slimwhisper.app.service.jobs import Event, Job, JobStarted
 from slimwhisper.app.service.service import Service
 from slimwhisper.errors import OptionError
 from slimwhisper.outputs import FORMATS, SENTENCES
@@ -197,6 +197,7 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
 # -- from the request to the response ------------------------------------------------------------
 
 DISCONNECT_POLL = 0.5  # seconds between checks that the client is still connected
+HEARTBEAT = 15.0  # seconds after which a stream sends a comment; proxies give up after 30 or 60
 LISTS = ("languages", "channel_names")
 # the form's field for an option, where its name is another
 PARAMS = {"initial_prompt": "prompt", "hotwords": "keywords[]", **{n: f"{n}[]" for n in LISTS}}
@@ -241,11 +242,12 @@ class PendingTranscription:
         self.job.mix_instead = transcription.mix_instead
         service.submit(self.job)
 
-    async def next(self) -> Event:
-        """The job's next event. Raises APIError if it fails or takes too long, or if the client
-        disconnects.
+    async def next(self, patience: float = math.inf) -> Event | None:
+        """The job's next event; None if there is none for `patience` seconds. Raises APIError if
+        the job fails or takes too long, or if the client disconnects.
         """
-        while True:
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
             # also after an event: a quick job has events more often than the poll
             if self._client.is_gone is not None and await self._client.is_gone():
                 raise APIError(499, "the client disconnected", "client_closed_request")
@@ -255,9 +257,18 @@ class PendingTranscription:
                 event = await asyncio.wait_for(self._events.get(), DISCONNECT_POLL)
                 if isinstance(event, Failed):
                     raise failure(self.transcription, event.error)
+                if isinstance(event, JobStarted):
+                    self._started()
                 if isinstance(event, Progress) and self.job.recording is not None:
                     self.progress = event.news[1] / max(self.job.recording.seconds, 1e-9)
                 return event
+        return None
+
+    def _started(self) -> None:
+        """The recording has been read: note what is known of it."""
+        self.transcription.channels = self.job.channels
+        label = f"{self.job.name}: "
+        self.transcription.warnings += [w.removeprefix(label) for w in self.job.warnings]
 
     async def full_response(self) -> Response:
         """The response, after the job has ended. Raises APIError."""
@@ -266,10 +277,14 @@ class PendingTranscription:
         return self._result(event).response()
 
     async def event_stream(self) -> AsyncIterator[str]:
-        """OpenAI's server-sent events: one delta per segment, then the whole text."""
+        """OpenAI's server-sent events: one delta per segment, then the whole text; and comments
+        while there is nothing to tell.
+        """
         heard = ""
         try:
-            while not isinstance(event := await self.next(), Finished):
+            while not isinstance(event := await self.next(HEARTBEAT), Finished):
+                if event is None:
+                    yield ": still at work\n\n"
                 for segment in event.news[0] if isinstance(event, Progress) else ():
                     before, heard = heard.strip(), heard + segment.text
                     yield _sse(self._delta(heard.strip()[len(before) :], segment))
@@ -368,10 +383,8 @@ async def transcribe(
         await asyncio.to_thread(transcription.upload.file.fileno)  # moves the upload to disk
         pending = PendingTranscription(host.service, client, transcription)
         stack.callback(host.service.cancel, pending.job)
-        await pending.next()  # the recording has been read
-        transcription.channels = pending.job.channels
-        label = f"{pending.job.name}: "
-        transcription.warnings += [w.removeprefix(label) for w in pending.job.warnings]
+        # the recording has been read; a stream does not wait long for that, so that it can beat
+        await pending.next(HEARTBEAT if transcription.stream else math.inf)
         if not transcription.stream:
             return await answer(pending)
         held, events = stack.pop_all(), pending.event_stream()

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slimwhisper.disk import read_text
 from slimwhisper.errors import OptionError
 from slimwhisper.subtitles.cues import units
 
-MAX_BYTES = 4 << 20  # 4 MiB: some 80 hours of speech
+MOST_MIB = 4  # of a text: some 80 hours of speech
 MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken
 CUE_TIMES = re.compile(r"^\s*(?:\d+:)?\d+:\d+[.,]\d+\s+-->\s")
 LYRICS_TAG = re.compile(r"^\s*((?:\[\d+:\d+(?:[.:]\d+)?\])+)(.*)$")
@@ -32,17 +33,7 @@ def read_script(path: str | Path) -> list[str]:
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
     path = Path(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            what = f"{path}: has {size:,} bytes, more than {MAX_BYTES:,}"
-            raise OptionError(f"{what}; give a shorter text")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error.strerror}); give a text file") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{path}: is not UTF-8; save it as UTF-8") from None
-    lines = parse_script(text, path.suffix)
+    lines = parse_script(read_text(path, MOST_MIB), path.suffix)
     if not lines:
         raise OptionError(f"{path}: no text in it; give the text of the recording")
     return lines

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slimwhisper.disk import content_digest
+from slimwhisper.disk import content_digest, read_text
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import ModelFacts, OptionGroup
 from slimwhisper.tokens.options import encode_text, prompting
@@ -116,7 +116,7 @@ class HotWordOptions(OptionGroup):
 MOST_PHRASES = 10_000
 LONGEST = 200  # characters of a phrase
 HIGHEST = 20.0  # bonus of a token, a difference of log-probabilities
-MAX_BYTES = 8 << 20  # of a file
+MOST_MIB = 8  # of a file
 # first and last code: Thai, Lao, Tibetan, Myanmar and Khmer, which have no spaces between words
 UNSPACED = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF))
 
@@ -132,15 +132,7 @@ class Spelling(NamedTuple):
 
 def read_hot_words(path: str | Path) -> tuple[str, ...]:
     """The lines of a file in UTF-8. Raises OptionError."""
-    name, path = f"hot_words: {path}", Path(path)
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise OptionError(f"{name} has more than {MAX_BYTES >> 20} MiB; give a shorter list")
-        return tuple(path.read_text(encoding="utf-8-sig").splitlines())
-    except OSError as error:
-        raise OptionError(f"{name} cannot be read ({error.strerror}); give a text file") from None
-    except UnicodeDecodeError:
-        raise OptionError(f"{name} is not UTF-8; save it as UTF-8") from None
+    return tuple(read_text(Path(path), MOST_MIB, "hot_words").splitlines())
 
 
 def hot_word_lines(text: str) -> tuple[str, ...]:

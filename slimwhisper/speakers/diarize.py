@@ -11,14 +11,16 @@ from importlib import import_module
 from pathlib import Path
 
 from slimwhisper.audio.samples import Samples
+from slimwhisper.disk import read_text
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.speakers.choice import BACKENDS, RTTM, SpeakerOptions
 from slimwhisper.speakers.turns import FindTurns, Turn
-from slimwhisper.text import error_line, escape_line
+from slimwhisper.text import escape_line
 
 logger = logging.getLogger("slimwhisper")
 
 _LISTED_NAMES = 5  # most recordings that a message lists
+MOST_MIB = 64  # of an RTTM file
 
 
 def find_speakers(samples: Samples, options: SpeakerOptions, name: str = "") -> list[Turn]:
@@ -66,11 +68,7 @@ def read_rttm(path: Path) -> dict[str, list[Turn]]:
     the file, and the number of an invalid line.
     """
     by_recording: dict[str, list[Turn]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path}: cannot be read as RTTM ({error_line(error)})") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path, MOST_MIB).splitlines(), start=1):
         fields = line.split()
         if not fields or fields[0].startswith(";"):
             continue

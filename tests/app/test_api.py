@@ -18,7 +18,7 @@ from slimwhisper.app.api.errors import as_api_error
 from slimwhisper.app.service.host import ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.errors import ReaderKilledError
-from tests.support.live import Begin, Live, eventually
+from tests.support.live import Begin, Live, eventually, held_readers
 from tests.support.paths import BROKEN, PHONE
 from tests.support.realtime import PATH, QUERY, encoded, sample, until
 from tests.support.sounds import ffmpeg, needs_ffmpeg, write
@@ -82,6 +82,19 @@ def test_odd_files_are_said_in_a_header(live: Live, tmp_path: Path) -> None:
     chosen = create(file=tracks, model="digits", extra_body={"audio_track": "2"})
     assert chosen.parse().text.startswith("five five five")
     assert "X-Slimwhisper-Warning" not in chosen.headers
+
+
+def test_a_stream_is_never_silent_for_long(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy closes a silent connection, also while a recording is read and speakers are found."""
+    for name in ("HEARTBEAT", "DISCONNECT_POLL"):
+        monkeypatch.setattr(respond, name, 0.01)
+    begin, url = held_readers(monkeypatch), f"{live.url}/v1/audio/transcriptions"
+    sent: Any = {"files": {"file": PHONE.read_bytes()}, "data": {"stream": "true"}}
+    with httpx.stream("POST", url, **sent, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(lines) == ": still at work"
+        begin.set()
+        assert list(lines)[-5] == "event: transcript.text.done"
 
 
 def test_one_model(live: Live) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from slimwhisper.errors import OptionError
 from slimwhisper.forced_alignment.script import (
-    MAX_BYTES,
+    MOST_MIB,
     as_lines,
     parse_script,
     read_script,
@@ -81,7 +81,7 @@ def test_files(tmp_path: Path) -> None:
     for content, problem in (
         (b"\xff\xfe", "UTF-8"),
         (b" \n\n", "no text"),
-        (b"a" * (MAX_BYTES + 1), "more than"),
+        (b"a" * ((MOST_MIB << 20) + 1), "more than"),
     ):
         path.write_bytes(content)
         with pytest.raises(OptionError, match=f"talk.srt.*{problem}"):
