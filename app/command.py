@@ -20,8 +20,8 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
-from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.cores import set_threads
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError, OptionError

@@ -30,7 +30,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from slimwhisper.cache.rows import PAGE
+from slimwhisper.cache.base import PAGE
 from slimwhisper.kernels.configurations import (
     MAX_SPLITS,
     Configuration,

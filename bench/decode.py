@@ -31,9 +31,9 @@ from engines import (
 from rows import Rows
 from timing import seconds_of, synchronize
 
+from slimwhisper.cache.base import Rows as CacheRows
+from slimwhisper.cache.base import pages_of
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.rows import Rows as CacheRows
-from slimwhisper.cache.rows import pages_of
 from slimwhisper.model.model import Model
 
 SHOWN = 15  # kernels of each part

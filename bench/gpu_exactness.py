@@ -22,9 +22,9 @@ from timing import synchronize
 from torch import Tensor
 
 import slimwhisper
+from slimwhisper.cache.base import DecodeStep
+from slimwhisper.cache.base import Rows as CacheRows
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.rows import DecodeStep
-from slimwhisper.cache.rows import Rows as CacheRows
 from slimwhisper.engine.passes import AsyncEncoder
 from slimwhisper.model.model import Model
 

@@ -33,8 +33,8 @@ from timing import print_machine
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.threads import WORKERS
 from slimwhisper.commands.measurement import Audio, recordings
+from slimwhisper.cores import WORKERS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.model.model import Model

@@ -21,8 +21,7 @@ import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor
 
-from slimwhisper.audio.threads import WORKERS
-from slimwhisper.cores import find_cores
+from slimwhisper.cores import WORKERS, find_cores
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed

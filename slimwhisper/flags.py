@@ -263,7 +263,7 @@ def load_chosen(arguments: argparse.Namespace, **changes: Any) -> "SlimWhisper":
 def load_with_threads(threads: int, **arguments: Any) -> "SlimWhisper":
     """Set the CPU threads, and load a model. arguments: of `load_model`."""
     with lasting_imports("slimwhisper.loading"):
-        from slimwhisper.audio.threads import set_threads
+        from slimwhisper.cores import set_threads
         from slimwhisper.loading import load_model
 
     set_threads(threads)

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
-from slimwhisper.cache.base import CrossLayer
+from slimwhisper.cache.base import CrossLayer, DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, Attention, Context, Folded, blocks_of, fold
 from slimwhisper.cache.forms import EXACT, Form, parse_form
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.errors import CacheError
 from slimwhisper.model.decoder import Decoder

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.settings import parse_head_dump
+from slimwhisper.checkpoint.load import Checkpoint, parse_head_dump
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder

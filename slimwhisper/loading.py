@@ -11,8 +11,8 @@ import torch
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import AudioSource, as_waveform
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
+from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, has_room, is_slow
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.formats.load import load_checkpoint

@@ -16,7 +16,7 @@ from slimwhisper.trust import TrustOptions
 from slimwhisper.word_times.options import WordOptions
 
 if TYPE_CHECKING:
-    from slimwhisper.checkpoint.settings import Setting
+    from slimwhisper.checkpoint.load import Setting
 
 IGNORED = ("fp16",)  # whisper's; the dtype is chosen when a model is loaded
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import one_thread
+from slimwhisper.cores import one_thread
 from slimwhisper.errors import DependencyError
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 

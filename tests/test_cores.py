@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from slimwhisper import cores
-from slimwhisper.audio import threads
 from slimwhisper.commands import doctor
 from slimwhisper.cores import Cores, find_cores
 from slimwhisper.loading import load_model
@@ -125,9 +124,8 @@ def test_threads_of_a_loaded_model(
         monkeypatch.setenv(variable, "8")
     monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.setattr(threads, "_chosen", False)
-    for module in (threads, cores):
-        monkeypatch.setattr(module, "find_cores", lambda: Cores(16, 16, 8, 2.0))
+    monkeypatch.setattr(cores, "_chosen", False)
+    monkeypatch.setattr(cores, "find_cores", lambda: Cores(16, 16, 8, 2.0))
     check = doctor._cpu(chosen)
     assert check.value.startswith(
         f"{expected} threads, of 16 cores: 8 without hyper-threads, 2 by a quota of 2"

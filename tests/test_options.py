@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.checkpoint.settings import GenerationSettings
+from slimwhisper.checkpoint.load import GenerationSettings
 from slimwhisper.cli import build_parser
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import model_arguments

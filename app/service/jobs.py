@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import WORKERS
+from slimwhisper.cores import WORKERS
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.recordings.transcribe import AnyRecording
 from slimwhisper.service.shared_engine import Submission

@@ -22,8 +22,8 @@ from slimwhisper.audio.samples import (
     channels_of,
     named_channels,
 )
-from slimwhisper.audio.threads import WORKERS
 from slimwhisper.audio_formats.readers import Readers
+from slimwhisper.cores import WORKERS
 from slimwhisper.errors import AudioError
 from slimwhisper.recordings.transcribe import (
     AnyRecording,

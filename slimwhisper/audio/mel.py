@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import ArraySamples, Samples
-from slimwhisper.audio.threads import use_threads
-from slimwhisper.cores import find_cores
+from slimwhisper.cores import find_cores, use_threads
 from slimwhisper.types import (
     CHUNK_SECONDS,
     FRAMES_PER_SECOND,

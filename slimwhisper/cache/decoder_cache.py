@@ -8,10 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
+from slimwhisper.cache.base import (
+    PAGE,
+    CrossLayer,
+    CrossStore,
+    Rows,
+    SelfLayer,
+    StoreShape,
+    pages_of,
+)
 from slimwhisper.cache.fold import Folded, blocks_of, fold
 from slimwhisper.cache.forms import Form
-from slimwhisper.cache.rows import PAGE, Rows, pages_of
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import Dims
 

@@ -3,9 +3,16 @@
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    DecodeStep,
+    PagedLayer,
+    Rows,
+    Shape,
+    StoreShape,
+)
 from slimwhisper.cache.fold import Folded
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.attention import head_attention
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import linear

@@ -9,9 +9,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, PagedLayer, Shape, StoreShape
+from slimwhisper.cache.base import (
+    CrossLayer,
+    CrossStore,
+    DecodeStep,
+    PagedLayer,
+    Rows,
+    Shape,
+    StoreShape,
+)
 from slimwhisper.cache.fold import Folded
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.attention import CacheWrite, Latent, Reads, head_attention, scale_columns
 from slimwhisper.kernels.blocks import LatentBlock
 from slimwhisper.kernels.dispatch import Kernels

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
 from slimwhisper.checkpoint.hugging_face import DIMENSIONS, hugging_face_name
-from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.settings import head_pairs
+from slimwhisper.checkpoint.load import Checkpoint, head_pairs
 from slimwhisper.errors import OptionError, OutputError
 from slimwhisper.formats.folders import byte_level_tokenizer
 from slimwhisper.formats.load import load_checkpoint

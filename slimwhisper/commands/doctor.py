@@ -148,8 +148,7 @@ def _cpu(threads: int = 0) -> Check:
     """The threads, as `set_threads` sets them, and why they are as many."""
     import torch
 
-    from slimwhisper.audio.threads import set_threads
-    from slimwhisper.cores import VARIABLES, find_cores
+    from slimwhisper.cores import VARIABLES, find_cores, set_threads
 
     set_threads(threads)
     count, found = torch.get_num_threads(), find_cores()

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.audio.threads import set_threads
 from slimwhisper.cache.forms import choose_forms
 from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.random_weights import random_checkpoint
+from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint

@@ -12,8 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CrossCache, DecoderCache, Pages
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.drafts.speculation import Choose, DraftContext, SpeculativeRunner
 from slimwhisper.engine.requests import Search

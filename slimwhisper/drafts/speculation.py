@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CrossCache
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.engine.filters import Texts, advance
 from slimwhisper.engine.rows import StepBatch
 from slimwhisper.engine.runner import GroupRunner

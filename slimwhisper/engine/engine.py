@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from slimwhisper.cache.base import PAGE, PagePool
 from slimwhisper.cache.decoder_cache import Pages
-from slimwhisper.cache.rows import PAGE, PagePool
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.requests import Answer, Request, Search, Window
 from slimwhisper.engine.runner import GroupRunner, MakeRunner, Runner

@@ -32,9 +32,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from slimwhisper.audio.threads import use_threads, usual_threads
+from slimwhisper.cache.base import Rows, pages_of
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.rows import Rows, pages_of
+from slimwhisper.cores import use_threads, usual_threads
 from slimwhisper.devices import bucket_of, padded, upload
 from slimwhisper.engine.filters import NEVER, Filters, Texts
 from slimwhisper.engine.requests import AcceptedPrefix, Window

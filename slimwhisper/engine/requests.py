@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.cache.rows import pages_of
+from slimwhisper.cache.base import pages_of
 
 if TYPE_CHECKING:  # the command line starts without torch
     from torch import Tensor

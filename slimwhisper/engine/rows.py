@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimwhisper.cache.rows import PAGE, Rows, pages_of
+from slimwhisper.cache.base import PAGE, Rows, pages_of
 from slimwhisper.devices import padded
 from slimwhisper.engine.filters import Filters, InUse, Texts, advance, bonus_of
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules

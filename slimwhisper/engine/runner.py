@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep
 from slimwhisper.cache.decoder_cache import DecoderCache, Pages
-from slimwhisper.cache.rows import DecodeStep
 from slimwhisper.devices import HeapTrimmer, bucket_of, padded, upload
 from slimwhisper.engine.filters import forbid
 from slimwhisper.engine.passes import AsyncEncoder, PromptReader, usable_draft, verify_hidden

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
 
-from slimwhisper.cache.rows import PAGE, PagePool, pages_of
+from slimwhisper.cache.base import PAGE, PagePool, pages_of
 from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import set_threads
+from slimwhisper.cores import set_threads
 from slimwhisper.faster_whisper.types import Segment, Word
 from slimwhisper.loading import load_model
 from slimwhisper.longform.requests import search_of

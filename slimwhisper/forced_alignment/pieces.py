@@ -78,7 +78,7 @@ def _spoken(word: PlacedWord) -> str:
 
 @dataclass(slots=True, eq=False)
 class PieceSession:
-    """A piece on its way through the engine; has the methods of `longform.session.Session`."""
+    """A piece on its way through the engine; has the methods of `longform.recording.Session`."""
 
     piece: Piece
     mel: Spectrogram

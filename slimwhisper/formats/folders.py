@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimwhisper.checkpoint.files import inside, load_error, read_json_of, reading
-from slimwhisper.checkpoint.settings import GenerationSettings, Setting
+from slimwhisper.checkpoint.load import GenerationSettings, Setting
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats.settings import (
     CONFIG,

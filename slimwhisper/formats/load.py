@@ -13,8 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from slimwhisper.checkpoint.files import expand_user, load_error
-from slimwhisper.checkpoint.load import READERS, Checkpoint, read_checkpoint
-from slimwhisper.checkpoint.settings import parse_head_dump
+from slimwhisper.checkpoint.load import READERS, Checkpoint, parse_head_dump, read_checkpoint
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slimwhisper.checkpoint.files import JSONFields, load_error
-from slimwhisper.checkpoint.settings import GenerationSettings, Heads, Setting, heads_by_layer
+from slimwhisper.checkpoint.load import GenerationSettings, Heads, Setting, heads_by_layer
 from slimwhisper.option_group import AUDIO_WINDOWS, TASKS
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.vocabulary import (

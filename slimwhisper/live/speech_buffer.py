@@ -128,7 +128,7 @@ class UpdateDecoding:
     """One update, from the newest audio to its text and its words' times; `request` is the next
     one, None once it is done.
 
-    `_run` reads from top to bottom: like `longform.session.Session`, it yields requests for the
+    `_run` reads from top to bottom: like `longform.recording.Session`, it yields requests for the
     engine and receives the answers.
     """
 

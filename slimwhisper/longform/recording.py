@@ -1,16 +1,380 @@
-"""One recording, decoded whole."""
+"""One recording, decoded whole; and its way through its windows: seek, temperature, prompt, words,
+segments. No model.
 
-from collections.abc import Sequence
+`Session._run` and `_window` follow `whisper.transcribe` from top to bottom: they yield requests for
+the engine, and receive its answers.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, pairwise
+from operator import itemgetter
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import Samples
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Decoded,
+    Languages,
+    Request,
+    Retry,
+    Window,
+)
 from slimwhisper.longform.options import RecordingOptions
-from slimwhisper.longform.passes import Passes, TranscriptContext
-from slimwhisper.longform.session import Clip, Session
-from slimwhisper.tokens.vocabulary import Vocabulary
-from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Dims, Segment, Transcript
+from slimwhisper.longform.passes import (
+    DecodedWindow,
+    Passes,
+    TranscriptContext,
+    WindowSegments,
+    WindowSpan,
+)
+from slimwhisper.longform.requests import Candidate, Prompts, attempts_of, choose, make_rules
+from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, language_code
+from slimwhisper.types import (
+    FRAMES_PER_SECOND,
+    HOP_SAMPLES,
+    MEL_FRAMES_PER_POSITION,
+    SAMPLE_RATE,
+    WHOLE,
+    Dims,
+    Segment,
+    Transcript,
+)
+
+Clip = tuple[int, int]  # mel frames [start, stop)
+LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
+UNCERTAIN, TRIES = 0.5, 3  # probability of a language below which other windows are heard; in all
+UNHEARD = 2.0  # seconds of speech after a window's text for which the next window starts there
+
+
+def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
+    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
+    points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
+    if len(points) % 2:
+        points.append(content_frames)
+    stops = (min(stop, content_frames) for stop in points[1::2])
+    return list(zip(points[::2], stops, strict=True))
+
+
+Steps = Generator[Request, Answer, None]
+
+
+class Session:
+    """One recording, or some clips of it."""
+
+    tokenizer: Tokenizer  # for the language, once that is known
+
+    def __init__(
+        self,
+        mel: Spectrogram,
+        dims: Dims,
+        options: RecordingOptions,
+        clips: Sequence[Clip] | None = None,
+        language: str | None = None,
+        vocabulary: Vocabulary | None = None,
+        silences: Sequence[Clip] = (),
+        passes: Passes | None = None,
+    ) -> None:
+        """clips: instead of those in the options. language: a code, if already known. vocabulary:
+        None: Whisper's for these dimensions.
+        silences: of the file's clock, in which no window starts, and where long ones end it.
+        passes: over each window's segments.
+        """
+        self.mel, self.dims, self.options = mel, dims, options
+        self.vocabulary = vocabulary or get_vocabulary(dims)
+        self.segments: list[Segment] = []
+        self.language = language or (None if self.vocabulary.languages else "en")
+        if options.language is not None:
+            self.language = language_code(options.language, self.vocabulary)
+        languages = [language_code(name, self.vocabulary) for name in options.languages]
+        if len(languages) == 1:
+            self.language = languages[0]
+        self.language_probs: dict[str, float] = {}  # by code; {}: the language was known
+        self._passes = passes or Passes()
+        self._voice = self._passes.voice
+        # what the next window needs to know of the ones before it
+        self._seek = 0  # mel frames: where it starts
+        self._languages = languages  # codes to choose among; []: all
+        self._text_language: str | None = None  # code
+        self._spoken_language: str | None = None  # code: the last one detected
+        self._language_probability = 1.0  # with `multilingual`: of a language that has changed
+        self._last_speech = 0.0  # seconds
+        self._steps = self._run(self._windows(clips, silences), cut=clips is None)
+        self._request: Request | None = next(self._steps, None)
+
+    @property
+    def done(self) -> bool:
+        """Whether the recording is at its end."""
+        return self._request is None
+
+    def next_request(self) -> Request | None:
+        """The next request for the engine; None at the end of the recording."""
+        return self._request
+
+    def accept(self, answer: Answer) -> list[Segment]:
+        """Process the answer to the last request, and return the new segments, if any.
+
+        Raises `SlimWhisperError` if the model's output was not finite.
+        """
+        count = len(self.segments)
+        try:
+            self._request = self._steps.send(answer)
+        except StopIteration:
+            self._request = None
+        return self.segments[count:]
+
+    @property
+    def position(self) -> int:
+        """Mel frames of the recording done so far."""
+        return min(self._seek, self.mel.frames)
+
+    def _run(self, spans: Iterator[WindowSpan], *, cut: bool) -> Steps:
+        """Decode window after window; the first tells the language, if that is not known. cut: as
+        in `_audio_of_language`.
+        """
+        first = next(spans, None)
+        in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
+        if self.language is None:
+            audio = self._audio_of_language(first, cut)
+            in_slot = audio if (yield from self._find_language(audio)) == 1 else None
+        else:
+            self._set_language(self.language)
+        self.prompts = Prompts(self.tokenizer, self.dims, self.options)
+        for span in chain([] if first is None else [first], spans):
+            encoded = (span.start, span.frames) == in_slot
+            in_slot = None
+            if self.options.multilingual and not encoded:
+                yield from self._detect_language((span.start, span.frames))
+                encoded = True
+            yield from self._window(span, encoded)
+
+    def _windows(
+        self, clips: Sequence[Clip] | None, silences: Sequence[Clip]
+    ) -> Iterator[WindowSpan]:
+        """The windows of the clips that are decoded, each at what `seek` is when the one before it
+        is done; but after a silence that it would start in, as a model finds no text that begins
+        long after its window's start.
+        """
+        window = self.dims.window_frames
+        for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
+            self._seek = start
+            while (seek := self._seek) < stop:
+                after = next((b for a, b in silences if a <= seek < b), None)
+                if after is not None:
+                    self._seek = after
+                    continue
+                long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
+                frames = min(window, stop - seek, next(long, stop) - seek)
+                if self._voice is None or self._voice.heard(seek, seek + frames):
+                    content = self.mel.frames if clips is None else stop
+                    yield WindowSpan(seek, frames, content, window)
+                else:
+                    self._seek += frames
+
+    # -- the language --------------------------------------------------------------------------
+
+    def _audio_of_language(self, first: WindowSpan | None, cut: bool) -> Clip:
+        """The audio that the language is detected in: 30 s, as in `whisper`, but from the first
+        window that is decoded on. first: None: there is none. cut: leave out, too, what follows a
+        clip that ends within them.
+        """
+        start, window = 0 if first is None else first.start, self.dims.window_frames
+        if first is not None and cut and start + first.frames < self.mel.frames:
+            return start, first.frames
+        if self.options.audio_window not in WHOLE:
+            window = max(min(window, self.mel.frames - start), 1)
+        return start, window
+
+    def _find_language(self, audio: Clip) -> Generator[Request, Answer, int]:
+        """Detect the recording's language; where the first window leaves it open, and it is known
+        where there is speech, in the most certain of up to three. Returns how many were heard.
+        """
+        voice, found = self._voice, list[tuple[float, str, dict[str, float]]]()
+        while len(found) < TRIES:
+            language, probs = yield from self._detect_language(audio)
+            found.append((probs[language], language, probs))
+            start, frames = sum(audio), min(audio[1], self.mel.frames - sum(audio))
+            certain = self.options.multilingual or probs[language] >= UNCERTAIN or frames <= 0
+            if certain or voice is None or not voice.heard(start, start + frames):
+                break
+            audio = start, frames
+        _, self.language, self.language_probs = max(found, key=itemgetter(0))
+        self._language_probability = 1.0  # it has not changed
+        self._set_language(self.language)
+        return len(found)
+
+    def _detect_language(
+        self, audio: Clip
+    ) -> Generator[Request, Answer, tuple[str, dict[str, float]]]:
+        """Detect the language of a window's audio, and use it from then on. Also returns the
+        probability of each.
+        """
+        mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
+        answer = yield Window(mel, prompt, 0, rules=None)
+        assert isinstance(answer, Languages)
+        language = answer.most_likely(self._languages)
+        before, self._spoken_language = self._spoken_language, language
+        unchanged = before in (None, language)
+        self._language_probability = 1.0 if unchanged else answer.probs[language]
+        self._set_language(language)
+        return language, answer.probs
+
+    def _set_language(self, language: str) -> None:
+        self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
+        if self.vocabulary.languages:
+            self._text_language = "en" if self.options.task == "translate" else language
+
+    # -- a window ------------------------------------------------------------------------------
+
+    def _window(self, span: WindowSpan, encoded: bool) -> Steps:
+        """Decode a window, at rising temperatures while attempts fail, and add its segments.
+        encoded: the engine has its audio.
+        """
+        options, tokenizer = self.options, self.tokenizer
+        first, *others = attempts_of(options, (options.seed, span.start))
+        prompt, sot_index = self.prompts.of_window(tokenizer)
+        window = Window(
+            None if encoded else self.mel.for_encoder(span.start, span.frames),
+            prompt,
+            sot_index,
+            make_rules(self.dims, options, self.vocabulary),
+            first,
+            options.token_logprobs,
+        )
+        faint = self._voice and self._voice.is_faint(span.start, span.start + span.frames)
+        failures: list[Candidate] = []
+        requests: list[Window | Retry] = [window, *map(Retry, others)]
+        for request in requests:
+            answer = yield request
+            assert isinstance(answer, Decoded)
+            chosen = Candidate.of(answer, tokenizer.decode(list(answer.tokens)))
+            if faint or not chosen.failed(options):
+                break
+            failures.append(chosen)
+        else:
+            chosen = choose(failures, options)
+        if chosen.is_silence(options) or (faint and chosen.failed(options)):
+            self._seek += span.frames
+            return
+        cut = cut_at_timestamps(
+            span, chosen.result, chosen.ratio, self.vocabulary, tokenizer, options.token_logprobs
+        )
+        alignment: Answer | None = None
+        if self._passes.words is not None:
+            text = cut.text_tokens(tokenizer)
+            before = tuple(tokenizer.sot_sequence_including_notimestamps)
+            alignment = (yield Align(before, text)) if text else None
+        assert alignment is None or isinstance(alignment, Alignment)
+        self._add_segments(span, chosen.result, cut, alignment)
+
+    def _add_segments(
+        self, span: WindowSpan, result: Decoded, cut: WindowSegments, alignment: Alignment | None
+    ) -> None:
+        """Add a window's segments and move on."""
+        window = DecodedWindow(
+            span=span,
+            mel=lambda: self.mel.window(span.start, span.frames),
+            tokenizer=self.tokenizer,
+            before=self.segments,
+            alignment=alignment,
+            last_speech=self._last_speech,
+            language=self._text_language,
+            language_probability=self._language_probability,
+        )
+        timed = cut
+        if self._passes.words is not None:
+            timed = self._passes.words(cut, window)
+            self._last_speech = timed.last_speech
+        new, seek = timed.segments, timed.seek
+        window = replace(window, stop=max(cut.seek, seek))
+        if self._voice and cut.nothing_follows:  # so says the model
+            heard = max(round((new or cut.segments)[-1].end * FRAMES_PER_SECOND), span.start)
+            seek = heard if self._voice.seconds(heard, seek) > UNHEARD else seek
+        for change in self._passes.times:
+            new = change(new, window)
+        # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
+        self._seek = seek if seek > span.start else span.start + span.frames
+        if not timed.dropped:
+            number = len(self.segments)
+            new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
+            for change in self._passes.windows:
+                new = change(new, window)
+            self.segments += new
+            certain = result.temperature <= self.options.prompt_reset_on_temperature
+            keep = self.options.condition_on_previous_text and certain
+            self.prompts.add([t for s in new for t in s.tokens], keep)
+
+
+def _cleared(segment: Segment) -> Segment:
+    """The segment, without tokens if it has no text or no length, as in `whisper`."""
+    if segment.start != segment.end and segment.text.strip():
+        return segment
+    logprobs = segment.token_logprobs and []
+    return replace(segment, text="", tokens=[], words=[], token_logprobs=logprobs)
+
+
+def cut_at_timestamps(
+    span: WindowSpan,
+    result: Decoded,
+    ratio: float,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    token_logprobs: bool,
+) -> WindowSegments:
+    """The segments of a window's text. ratio: its compression ratio. token_logprobs: keep them.
+
+    Between two adjacent timestamps, one segment ends and the next begins. The text after the last
+    such pair is unfinished, so the next window starts there, unless the text ends with a single
+    timestamp: then nothing follows. Unlike in `whisper`, no segment ends after the recording.
+    """
+    tokens, timestamps = result.tokens, vocabulary.timestamps
+    begin = timestamps.start
+    offset, seconds = span.offset, MEL_FRAMES_PER_POSITION / FRAMES_PER_SECOND
+    following, limit = span.start + span.frames, span.content / FRAMES_PER_SECOND
+
+    def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+        start, end = offset + start, offset + end
+        if end > limit:  # a text after the recording's end keeps a moment of it
+            latest = max(limit - seconds, offset) if start < end else limit
+            start, end = min(start, latest), limit
+        piece = tokens[first:last]
+        logprobs = result.logprobs[first : first + len(piece)]
+        return Segment(
+            id=0,
+            seek=span.start,
+            start=start,
+            end=end,
+            text=tokenizer.decode([t for t in piece if vocabulary.is_text(t)]),
+            tokens=list(piece),
+            temperature=result.temperature,
+            avg_logprob=result.avg_logprob,
+            compression_ratio=ratio,
+            no_speech_prob=result.no_speech_prob,
+            token_logprobs=list(logprobs) if token_logprobs else None,
+        )
+
+    is_stamp = [t in timestamps for t in tokens]
+    nothing_follows = is_stamp[-2:] == [False, True]
+    ends = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
+    if not ends:
+        stamps = [t for t in tokens if t in timestamps]
+        duration = span.frames / FRAMES_PER_SECOND
+        if stamps and stamps[-1] != begin:
+            duration = (stamps[-1] - begin) * seconds
+        return WindowSegments([segment(0.0, duration)], following, nothing_follows)
+    done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
+    seek = span.start + min(done, span.window)
+    if nothing_follows:
+        ends.append(len(tokens))
+        seek = following
+    segments = [
+        segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
+        for i, j in pairwise([0, *ends])
+    ]
+    return WindowSegments(segments, seek, nothing_follows)
 
 
 class Recording:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, in_half

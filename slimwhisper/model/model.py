@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import Rows
 from slimwhisper.cache.decoder_cache import CachePlan, CrossCache, DecoderCache, Pages, SelfCache
 from slimwhisper.cache.forms import Form, parse_form
-from slimwhisper.cache.rows import Rows
-from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.settings import default_heads
+from slimwhisper.checkpoint.load import Checkpoint, default_heads
 from slimwhisper.devices import keep_heaps
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels.dispatch import indexed

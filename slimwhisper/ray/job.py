@@ -30,7 +30,7 @@ from ray.exceptions import RayError
 from ray.util.queue import Empty, Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from slimwhisper.audio.threads import set_threads
+from slimwhisper.cores import set_threads
 from slimwhisper.errors import SlimWhisperError, wrap_unexpected
 from slimwhisper.files import InputFile, sweep
 from slimwhisper.jobs.inputs import Inputs, longest_first

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
-from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.session import Session
+from slimwhisper.longform.recording import Recording, Session
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import FRAMES_PER_SECOND, Segment, Transcript, Word
 

@@ -4,8 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.session import Session
+from slimwhisper.longform.recording import Recording, Session
 from slimwhisper.recordings.passes import with_logprobs
 from slimwhisper.speakers.assign import Spell, cut_segment
 from slimwhisper.types import Segment, Transcript, Word

@@ -8,8 +8,7 @@ from itertools import accumulate, chain, pairwise
 from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import Passes
-from slimwhisper.longform.recording import Recording
-from slimwhisper.longform.session import Session, clips_of
+from slimwhisper.longform.recording import Recording, Session, clips_of
 from slimwhisper.model.model import Model
 from slimwhisper.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Segment, Word
 

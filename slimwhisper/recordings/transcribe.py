@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import WORKERS, use_threads
 from slimwhisper.audio_formats.readers import Readers
+from slimwhisper.cores import WORKERS, use_threads
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.longform.recording import Recording

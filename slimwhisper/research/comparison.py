@@ -21,13 +21,13 @@ from torch import Tensor
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import Spectrogram
-from slimwhisper.audio.threads import set_threads
 from slimwhisper.audio_formats.names import Selection, is_hidden
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, blocks_of
 from slimwhisper.cache.forms import Form, parse_form
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError
 from slimwhisper.flags import load_weights

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from slimwhisper.cache.base import pages_of
 from slimwhisper.cache.fold import blocks_of
 from slimwhisper.cache.forms import PRESETS, names_of, parse_form
-from slimwhisper.cache.rows import pages_of
-from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.checkpoint.settings import Setting
+from slimwhisper.checkpoint.load import Checkpoint, Setting
 from slimwhisper.commands.costs import Allocated, allocate, known_dims
 from slimwhisper.commands.tables import console, table
 from slimwhisper.devices import as_dtype

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slimwhisper.audio.samples import Samples
-from slimwhisper.audio.threads import use_threads
+from slimwhisper.cores import use_threads
 from slimwhisper.errors import DependencyError
 from slimwhisper.speakers.choice import MOST_SPEAKERS
 from slimwhisper.speakers.turns import Between, Turn, by_first_speech

@@ -11,7 +11,7 @@ import torch
 
 import slimwhisper
 from slimwhisper import voice_activity as vad
-from slimwhisper.audio.threads import one_thread, usual_threads
+from slimwhisper.cores import one_thread, usual_threads
 from slimwhisper.errors import DependencyError
 from slimwhisper.recordings.speech import pack_regions
 from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions

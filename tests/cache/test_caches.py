@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import StoreShape
+from slimwhisper.cache.base import PAGE, DecodeStep, Rows, StoreShape
 from slimwhisper.cache.decoder_cache import SelfCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import names_of
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
-from slimwhisper.cache.rows import PAGE, DecodeStep, Rows
 from slimwhisper.kernels.dispatch import Kernels
 from tests.support.cache_forms import (
     CPU,
@@ -21,8 +20,8 @@ from tests.support.cache_forms import (
     noise,
     plan,
     self_reference,
+    self_step,
 )
-from tests.support.steps import self_step
 
 
 def test_the_hybrids_first_layer_has_no_key_map() -> None:

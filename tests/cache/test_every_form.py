@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from slimwhisper.cache.base import PagedLayer, SelfLayer
+from slimwhisper.cache.base import DecodeStep, PagedLayer, Rows, SelfLayer
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import names_of, parse_form
-from slimwhisper.cache.rows import DecodeStep, Rows
 from tests.support.cache_forms import (
     D_K,
     FRAMES,
@@ -24,9 +23,9 @@ from tests.support.cache_forms import (
     plain,
     plan,
     self_reference,
+    self_step,
     serves,
 )
-from tests.support.steps import self_step
 
 BOTH = [
     "zack:removal=0.2,multiple=4",

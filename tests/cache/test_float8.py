@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import X8, choose_forms
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan, record_activations
@@ -23,9 +23,10 @@ from tests.support.cache_forms import (
     block,
     cross_reference,
     noise,
+    run_text,
     self_reference,
+    self_step,
 )
-from tests.support.steps import run_text, self_step
 
 NORM = (noise(WIDTH, seed=20).abs() + 0.05, noise(WIDTH, seed=21) * 3)
 

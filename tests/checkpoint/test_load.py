@@ -12,7 +12,7 @@ from whisper.audio import log_mel_spectrogram
 from whisper.model import ModelDimensions, Whisper
 
 from slimwhisper.api import SlimWhisper
-from slimwhisper.cache.rows import PAGE
+from slimwhisper.cache.base import PAGE
 from slimwhisper.checkpoint.files import EMBEDDING, OUTPUT, expected_shapes
 from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.disk import weights_digest

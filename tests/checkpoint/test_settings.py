@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import slimwhisper
 from slimwhisper import cli
-from slimwhisper.checkpoint.settings import GenerationSettings, default_heads, parse_head_dump
+from slimwhisper.checkpoint.load import GenerationSettings, default_heads, parse_head_dump
 from slimwhisper.commands.convert import convert
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.errors import CheckpointError, OptionError

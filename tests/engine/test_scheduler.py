@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from slimwhisper.cache.rows import PAGE, PagePool
+from slimwhisper.cache.base import PAGE, PagePool
 from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
 from slimwhisper.engine.scheduler import Plan, Results, RowGroup, Scheduler, Ticket, TicketState
 from tests.support.fuzz import examples

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.cache.rows import Rows
+from slimwhisper.cache.base import Rows
 from slimwhisper.cli import build_parser
 from slimwhisper.drafts.draft_model import DraftModel, load_draft
 from slimwhisper.drafts.speculation import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.checkpoint.settings import GenerationSettings
+from slimwhisper.checkpoint.load import GenerationSettings
 from slimwhisper.engine.requests import Answer, Decoded, Languages, Request, Window
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from slimwhisper.engine.requests import Alignment, Decoded, Languages, Retry, Window
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import WindowSpan
+from slimwhisper.longform.recording import Session, cut_at_timestamps
 from slimwhisper.longform.requests import Candidate, choose
-from slimwhisper.longform.session import Session, cut_at_timestamps
 from slimwhisper.options import Options
 from slimwhisper.tokens.vocabulary import get_tokenizer, get_vocabulary
 from slimwhisper.types import Transcript

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.model import decoder
 from slimwhisper.model.decoder import Decoder

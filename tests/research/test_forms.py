@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import slimwhisper
+from slimwhisper.cache.base import Rows
 from slimwhisper.cache.forms import choose_forms
-from slimwhisper.cache.rows import Rows
 from slimwhisper.errors import OptionError
 from slimwhisper.research.forms.compact import Compact, merge_neighbours
 from slimwhisper.research.forms.keyformer import gumbel
@@ -25,9 +25,9 @@ from tests.support.cache_forms import (
     noise,
     plain,
     ranks_of,
+    run_text,
 )
 from tests.support.paths import SAMPLES
-from tests.support.steps import run_text
 
 
 def test_gumbel_noise() -> None:

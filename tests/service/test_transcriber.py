@@ -16,7 +16,7 @@ import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio.threads import use_threads, usual_threads
+from slimwhisper.cores import use_threads, usual_threads
 from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
 from slimwhisper.engine.requests import Search

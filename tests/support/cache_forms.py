@@ -5,6 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from slimwhisper.cache.base import DecodeStep, Rows, SelfLayer
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, Attention, blocks_of, fold
 from slimwhisper.cache.forms import parse_form as parse
@@ -150,3 +151,20 @@ def self_reference(spec: str, layer: int, text: Tensor, prompt: int) -> Tensor:
     dense = papers.attend(p, text[:prompt], text[:prompt], causal=True)
     steps = [attend(text[t], text[: t + 1]) for t in range(prompt, len(text))]
     return torch.stack([*dense, *steps])
+
+
+def self_step(layer: SelfLayer, x: Tensor, step: DecodeStep) -> Tensor:
+    """Keep each row's token, as a decoder's norm does, then attend: x [R, 1, d] -> [R, 1, d]."""
+    place = layer.cache_write(step)
+    if place is not None:
+        place.write(x[:, 0])
+    return layer.step(x, step)
+
+
+def run_text(layer: SelfLayer, text: Tensor, prompt: int) -> Tensor:
+    """[n, d] -> [n, d]: its beginning as a prompt, the rest step by step."""
+    results = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
+    for n in range(prompt, len(text)):
+        step = DecodeStep.at(Rows.block(1), torch.tensor([n]), n + 1, True, text.dtype)
+        results.append(self_step(layer, text[None, n : n + 1], step)[0])
+    return torch.cat(results)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import OUTPUT
-from slimwhisper.checkpoint.settings import GenerationSettings
+from slimwhisper.checkpoint.load import GenerationSettings
 from slimwhisper.commands.random_weights import random_state as random_state
 from slimwhisper.errors import CheckpointError
 from slimwhisper.formats.load import load_checkpoint

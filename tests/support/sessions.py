@@ -10,7 +10,7 @@ from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.engine.requests import Decoded, Window
 from slimwhisper.longform.passes import Passes
-from slimwhisper.longform.session import Session
+from slimwhisper.longform.recording import Session
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import flag
 from slimwhisper.tokens.vocabulary import get_tokenizer

@@ -22,11 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.base import StoreShape
+from slimwhisper.cache.base import Rows, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.forms import E8, E, Form
 from slimwhisper.cache.latent import LatentCross, LatentStore, latent_of
-from slimwhisper.cache.rows import Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.types import Dims
 

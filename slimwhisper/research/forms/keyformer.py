@@ -33,10 +33,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import Buffers, SelfLayer, StoreShape
+from slimwhisper.cache.base import Buffers, DecodeStep, Rows, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.forms import KV, X8, X
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.attention import Latent, head_attention
 from slimwhisper.kernels.linear import at_least_float32, linear
 from slimwhisper.research.forms.groups import LatentGroups, groups_of

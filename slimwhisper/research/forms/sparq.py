@@ -30,12 +30,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
+from slimwhisper.cache.base import CrossLayer, CrossStore, DecodeStep, Rows, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Attention, Context, Folded
 from slimwhisper.cache.forms import KV, E
 from slimwhisper.cache.kv import KVCross, KVSelf, KVStore
 from slimwhisper.cache.latent import LatentCross, LatentSelf, LatentStore
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.research.forms.groups import HeadGroups, LatentGroups, groups_of, per_row
 from slimwhisper.types import Dims

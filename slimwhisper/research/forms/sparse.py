@@ -20,11 +20,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossStore, Shape, StoreShape
+from slimwhisper.cache.base import CrossStore, DecodeStep, Rows, Shape, StoreShape
 from slimwhisper.cache.fold import Folded
 from slimwhisper.cache.forms import KV
 from slimwhisper.cache.kv import KVCross, KVSelf
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import at_least_float32
 from slimwhisper.research.forms.groups import per_row
 from slimwhisper.types import Dims

@@ -22,10 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from slimwhisper.cache.base import CrossLayer, CrossStore, SelfLayer, StoreShape
+from slimwhisper.cache.base import CrossLayer, CrossStore, DecodeStep, Rows, SelfLayer, StoreShape
 from slimwhisper.cache.fold import Activations, Attention, Context, Folded
 from slimwhisper.cache.forms import Form
-from slimwhisper.cache.rows import DecodeStep, Rows
 from slimwhisper.kernels.linear import linear
 from slimwhisper.research.forms.groups import per_row
 from slimwhisper.types import Dims
