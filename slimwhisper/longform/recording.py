@@ -46,7 +46,8 @@ from slimwhisper.types import (
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
-UNCERTAIN, TRIES = 0.5, 3  # probability of a language below which other windows are heard; in all
+CERTAIN = 0.8  # probability of a language in a window's own audio
+UNCERTAIN, TRIES = 0.5, 3  # that below which other windows are heard; in all
 UNHEARD = 2.0  # seconds of speech after a window's text for which the next window starts there
 
 
@@ -138,8 +139,7 @@ class Session:
         first = next(spans, None)
         in_slot: Clip | None = None  # the audio in the engine's slot: start and frames
         if self.language is None:
-            audio = self._audio_of_language(first, cut)
-            in_slot = audio if (yield from self._find_language(audio)) == 1 else None
+            in_slot = yield from self._find_language(first, cut)
         else:
             self._set_language(self.language)
         self.prompts = Prompts(self.tokenizer, self.dims, self.options)
@@ -188,29 +188,37 @@ class Session:
             window = max(min(window, self.mel.frames - start), 1)
         return start, window
 
-    def _find_language(self, audio: Clip) -> Generator[Request, Answer, int]:
-        """Detect the recording's language; where the first window leaves it open, and it is known
-        where there is speech, in the most certain of up to three. Returns how many were heard.
+    def _find_language(
+        self, first: WindowSpan | None, cut: bool
+    ) -> Generator[Request, Answer, Clip | None]:
+        """Detect the recording's language: in the first window as it is decoded, if that is
+        certain, which saves the encoder one of two; else as in `whisper`; where that leaves it
+        open, and it is known where there is speech, in the most certain of up to three.
+
+        Returns the audio that the engine has then; None: another.
         """
-        voice, found = self._voice, list[tuple[float, str, dict[str, float]]]()
-        while len(found) < TRIES:
-            language, probs = yield from self._detect_language(audio)
-            found.append((probs[language], language, probs))
-            start, frames = sum(audio), min(audio[1], self.mel.frames - sum(audio))
-            certain = self.options.multilingual or probs[language] >= UNCERTAIN or frames <= 0
-            if certain or voice is None or not voice.heard(start, start + frames):
+        voice, audio = self._voice, self._audio_of_language(first, cut)
+        window = audio if first is None else (first.start, first.frames)
+        found = [(yield from self._detect_language(window))]
+        if window != audio and found[0][0] < CERTAIN:
+            window = audio
+            found = [(yield from self._detect_language(window))]
+        while found[-1][0] < UNCERTAIN and len(found) < TRIES and not self.options.multilingual:
+            audio = sum(audio), min(audio[1], self.mel.frames - sum(audio))
+            if voice is None or audio[1] <= 0 or not voice.heard(audio[0], sum(audio)):
                 break
-            audio = start, frames
+            found.append((yield from self._detect_language(audio)))
         _, self.language, self.language_probs = max(found, key=itemgetter(0))
         self._language_probability = 1.0  # it has not changed
         self._set_language(self.language)
-        return len(found)
+        return window if len(found) == 1 else None
 
     def _detect_language(
         self, audio: Clip
-    ) -> Generator[Request, Answer, tuple[str, dict[str, float]]]:
-        """Detect the language of a window's audio, and use it from then on. Also returns the
-        probability of each.
+    ) -> Generator[Request, Answer, tuple[float, str, dict[str, float]]]:
+        """Detect the language of a window's audio, and use it from then on.
+
+        Returns its probability, its code, and the probability of each.
         """
         mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
         answer = yield Window(mel, prompt, 0, rules=None)
@@ -220,7 +228,7 @@ class Session:
         unchanged = before in (None, language)
         self._language_probability = 1.0 if unchanged else answer.probs[language]
         self._set_language(language)
-        return language, answer.probs
+        return answer.probs[language], language, answer.probs
 
     def _set_language(self, language: str) -> None:
         self.tokenizer = self.vocabulary.tokenizer(language, self.options.task)
