@@ -46,7 +46,7 @@ from slimwhisper.types import (
 
 Clip = tuple[int, int]  # mel frames [start, stop)
 LONG_SILENCE = 10 * FRAMES_PER_SECOND  # a model may take what follows it in a window for silence
-CERTAIN = 0.8  # probability of a language in a window's own audio
+CERTAIN = 0.9  # probability of a language in a window's own audio: it is whisper's then
 UNCERTAIN, TRIES = 0.5, 3  # that below which other windows are heard; in all
 UNHEARD = 2.0  # seconds of speech after a window's text for which the next window starts there
 
