@@ -1,24 +1,23 @@
 """Temperatures: who is tried again, from which audio, and what the samples depend on."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.scheduler import Ticket
 from tests.support.parity import differences, transcribe_each
 from tests.support.sounds import noise_bursts
+from tests.support.windows import VOCABULARY, short_model
 
 RECORDINGS = [noise_bursts(2 + i / 2, 30 + i) for i in range(6)]  # a window each
 LADDER = (0.0, 0.4, 0.8, 1.0)
 BASE: dict[str, Any] = {
     "without_timestamps": True,
-    "suppress_tokens": tuple(range(50_363, 51_864)),  # all timestamps: nothing is left for later
+    "suppress_tokens": tuple(VOCABULARY.timestamps),  # all: nothing is left for later
     "sample_len": 8,
     "compression_ratio_threshold": None,
     "no_speech_threshold": None,
@@ -47,8 +46,8 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def model(random_paths: dict[str, Path]) -> Iterator[SlimWhisper]:
-    yield slimwhisper.load_model(random_paths["english"], "cpu").shortened(5)
+def model() -> SlimWhisper:
+    return SlimWhisper(short_model())
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 3, "best_of": 2}])
