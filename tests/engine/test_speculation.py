@@ -36,7 +36,6 @@ from tests.support.few_tokens import random_checkpoint
 from tests.support.paths import SAMPLES
 from tests.support.spoken import with_draft
 from tests.support.windows import (
-    SEED,
     SHORT,
     VOCABULARY,
     assert_same,
@@ -197,7 +196,7 @@ def test_log_probabilities_and_an_expected_text(
 
 
 def test_what_may_draft(model: Model) -> None:
-    target = replace(random_checkpoint(SHORT, SEED), name="large.pt")
+    target = replace(random_checkpoint(SHORT), name="large.pt")
     state, fewer = target.state, replace(SHORT, n_text_layer=1)
     kept = {k: v for k, v in state.items() if "blocks.1." not in k or k.startswith("encoder")}
     draft = replace(target, name="small.pt", dims=fewer, state=kept)

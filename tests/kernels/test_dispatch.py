@@ -21,7 +21,7 @@ from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.gpu import driver
 from slimwhisper.kernels.gpu import latent as latent_kernel
 from tests.support.compiled import noise
-from tests.support.windows import CPU, SEED, SHORT, assert_same, decode, random_model, windows
+from tests.support.windows import CPU, SHORT, assert_same, decode, random_model, windows
 
 INTERPRETED = not torch.cuda.is_available()
 needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nothing is interpreted")
@@ -168,7 +168,7 @@ def test_texts_by_triton_are_the_same(
     asked, found, used = windows(3, 4, dims=dims), [], []
     for choice in ("torch", "triton"):
         monkeypatch.setenv("SLIMWHISPER_KERNELS", choice)
-        model = random_model(device, PRESETS[preset], dims=dims, seed=SEED)
+        model = random_model(device, PRESETS[preset], dims=dims)
         found.append(decode(model, asked, 2, Search(beams=2)))
         used.append(model.plan.kernels.used)
     assert_same(*found)

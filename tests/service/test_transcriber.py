@@ -39,7 +39,7 @@ from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
 from tests.support.waiting import eventually
-from tests.support.windows import DIMS, SEED, VOCABULARY, random_model
+from tests.support.windows import DIMS, VOCABULARY, random_model
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
 AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
@@ -47,7 +47,7 @@ AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
 
 @pytest.fixture(scope="module")
 def network() -> Model:
-    return random_model(seed=SEED)
+    return random_model()
 
 
 @pytest.fixture
