@@ -14,7 +14,7 @@ from torch import nn
 
 from slimwhisper.audio.options import SpeechOptions
 from slimwhisper.audio.samples import Samples
-from slimwhisper.cores import one_thread
+from slimwhisper.cores import one_thread, use_threads
 from slimwhisper.errors import DependencyError
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
 
@@ -67,11 +67,11 @@ def speech_probabilities(
     changes a block of samples before the network reads it.
     """
     probabilities = array("f")
-    # In a separate thread, because torch sets its number of threads per calling thread.
-    with ThreadPoolExecutor(1) as pool:
+    # In a separate thread, because torch sets its number of threads per calling thread: with more
+    # than one, the network's small steps are up to a thousand times slower on a busy machine.
+    with ThreadPoolExecutor(1, initializer=use_threads) as pool:
         run = pool.submit
-        make_regions, model = run(_load_package).result()
-        network = run(VadNetwork, model).result()
+        make_regions, network = run(_shared_network).result()
         state = network.begin()
         for start in range(0, len(samples), BLOCK_FRAMES * FRAME):
             block = samples.read(start, min(start + BLOCK_FRAMES * FRAME, len(samples)))
@@ -126,11 +126,12 @@ class SpeechStream:
     """
 
     def __init__(self) -> None:
-        self.state = _shared_network().begin()
+        _, self.network = _shared_thread().submit(_shared_network).result()
+        self.state = self.network.begin()
 
     def probabilities(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
         """The next samples, float32 [n] -> [frames], as by `VadNetwork.next`."""
-        return _shared_thread().submit(_shared_network().next, self.state, block).result()
+        return _shared_thread().submit(self.network.next, self.state, block).result()
 
     @staticmethod
     def next_batch(
@@ -140,26 +141,17 @@ class SpeechStream:
         whole frames -> [S, frames].
         """
         states = [stream.state for stream in streams]
-        return _shared_thread().submit(_shared_network().next_batch, states, blocks).result()
+        return _shared_thread().submit(streams[0].network.next_batch, states, blocks).result()
 
 
 @cache
 def _shared_thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "slimwhisper-vad")
+    return ThreadPoolExecutor(1, "slimwhisper-vad", use_threads)
 
 
 @cache
-def _shared_network() -> "VadNetwork":
-    run = _shared_thread().submit
-    return run(VadNetwork, run(_load_package).result()[1]).result()
-
-
-def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
-    """silero-vad's function from probabilities to regions, and its TorchScript model.
-
-    Sets one thread for torch in the calling thread: with more, the network's small steps are up to
-    a thousand times slower on a busy machine.
-    """
+def _shared_network() -> tuple[Callable[..., list[dict[str, int]]], "VadNetwork"]:
+    """silero-vad's function from probabilities to regions, and its network, for all threads."""
     with one_thread():
         try:
             import silero_vad  # sets one thread globally
@@ -167,7 +159,7 @@ def _load_package() -> tuple[Callable[..., list[dict[str, int]]], Any]:
             raise DependencyError(
                 f"finding speech needs the package silero-vad ({error}): pip install silero-vad"
             ) from None
-    return silero_vad.get_speech_timestamps_from_probs, silero_vad.load_silero_vad()
+    return silero_vad.get_speech_timestamps_from_probs, VadNetwork(silero_vad.load_silero_vad())
 
 
 @dataclass(slots=True)

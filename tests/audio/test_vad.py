@@ -167,6 +167,7 @@ def test_threads_keep_their_number() -> None:
 
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    vad._shared_network.cache_clear()
     monkeypatch.setitem(sys.modules, "silero_vad", None)
     threads = torch.get_num_threads()
     with pytest.raises(DependencyError, match="pip install silero-vad"):
