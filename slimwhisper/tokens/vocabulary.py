@@ -162,5 +162,5 @@ def is_openai_table(ids: Mapping[str, int], tokenizer: Tokenizer) -> bool:
     stamps = {name: i for name, i in special.items() if i >= tokenizer.timestamp_begin}
     expected |= used | {name: i for name, i in stamps.items() if name in ids}
     taken = {*range(tokenizer.eot), *used.values()}
-    others = [i for name, i in ids.items() if name not in expected]
-    return all(ids.get(n) == i for n, i in expected.items()) and taken.isdisjoint(others)
+    others = ids.keys() - expected.keys()
+    return expected.items() <= ids.items() and taken.isdisjoint(map(ids.__getitem__, others))
