@@ -26,18 +26,15 @@ KEY = "KEY"  # in the requests, and of the server
 
 
 @pytest.fixture(scope="module")
-def servers(model: SlimWhisper) -> Iterator[dict[bool, str]]:
-    """The addresses of one with a key and of one without, as docs/connect/programs.md starts them:
-    for any model's name, and for apps.
+def servers(model: SlimWhisper) -> Iterator[list[str]]:
+    """The addresses of one without a key and of one with it, as docs/connect/programs.md starts
+    them: for any model's name, and for apps.
     """
     allowed = ("app://obsidian.md", "tauri://localhost")
-    access = {True: {"api_key": KEY, "login": ("u", "p")}, False: {}}
-    running = {
-        keyed: start(model, strict=False, allow_origins=allowed, **options)
-        for keyed, options in access.items()
-    }
-    yield {keyed: live.url for keyed, live in running.items()}
-    for live in running.values():
+    access: tuple[dict[str, Any], ...] = ({}, {"api_key": KEY, "login": ("u", "p")})
+    running = [start(model, strict=False, allow_origins=allowed, **more) for more in access]
+    yield [live.url for live in running]
+    for live in running:
         stop(live)
 
 
@@ -87,7 +84,7 @@ def sent(url: str, row: dict[str, Any]) -> httpx.Response:
 @pytest.mark.parametrize(
     "row", REQUESTS, ids=lambda row: f"{row['client']} {row.get('method', '')}{row['path']}"
 )
-def test_a_program_is_served_unchanged(servers: dict[bool, str], row: dict[str, Any]) -> None:
+def test_a_program_is_served_unchanged(servers: list[str], row: dict[str, Any]) -> None:
     """Those that upload without key and password, by a server without."""
     names = {name for name, _ in row.get("headers", ())}
     keyed = "method" in row or bool({"Authorization", "api-key"} & names)

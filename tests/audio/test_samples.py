@@ -2,6 +2,7 @@
 
 import builtins
 import gc
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
@@ -53,12 +54,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def files_open_in(folder):
-    targets = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            targets.append(str(entry.readlink()))
-        except OSError:  # the descriptor of the listing itself
-            continue
+    targets = map(os.path.realpath, Path("/proc/self/fd").iterdir())
     return [target for target in targets if target.startswith(str(folder))]
 
 

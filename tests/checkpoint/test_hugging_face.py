@@ -47,6 +47,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         # else the first test of a process sees one request more, for a list of coding agents
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
         monkeypatch.setattr("time.sleep", lambda _: None)
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         monkeypatch.setenv("SSL_CERT_DIR", str(cache))  # plain HTTP: no certificates are read
         yield server
 

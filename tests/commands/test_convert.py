@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -63,16 +64,8 @@ def refused(kind: type[SlimWhisperError], *arguments: Any, **options: Any) -> st
 @pytest.fixture(scope="module", autouse=True)
 def tables_made_once() -> Iterator[None]:
     """The tokenizer's files, a second's work, once for each vocabulary."""
-    made: dict[int, dict[str, str]] = {}
-
-    def once(tokenizer: Any, n_text_ctx: int) -> dict[str, str]:
-        size = tokenizer.encoding.n_vocab
-        if size not in made:
-            made[size] = tokenizer_files(tokenizer, n_text_ctx)
-        return made[size]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "tokenizer_files", once)
+        patch.setattr(command, "tokenizer_files", cache(tokenizer_files))
         yield
 
 
@@ -111,6 +104,7 @@ def test_without_openai_whisper(
     """Its list of spellings, which only scores need, is left out."""
     monkeypatch.setattr(command, "files", Mock(side_effect=ModuleNotFoundError))
     monkeypatch.setattr(command, "tokenizer_files", tokenizer_files)
+    monkeypatch.setattr(command, "merge_of", Mock(return_value=None))  # a second's work
     convert(str(openai_file), str(tmp_path / "model"))
     assert {p.name for p in (tmp_path / "model").iterdir()} == FILES - {"normalizer.json"}
 

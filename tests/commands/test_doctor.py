@@ -23,6 +23,7 @@ from slimwhisper.commands.doctor import checks, package_checks, run_doctor
 from slimwhisper.commands.measurement import Case
 from slimwhisper.formats import downloads
 from slimwhisper.kernels.cpu.library import library
+from tests.support.checkpoints import tiny_dims
 from tests.support.command import RunCLI
 
 MEASURE = measurement.measure
@@ -72,7 +73,7 @@ def test_what_to_do_first(monkeypatch: pytest.MonkeyPatch, run_cli: RunCLI) -> N
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_speeds(no_gpu: None, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    """Not of bfloat16 where it is emulated. One is really measured, in part."""
+    """Not of bfloat16 where it is emulated. One is really measured, in part, of a small model."""
     seconds = {"bfloat16": 1.0, "int8": 2.0}
 
     def measured(case: Case) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def test_speeds(no_gpu: None, monkeypatch: pytest.MonkeyPatch, fast: bool) -> No
         return MEASURE(replace(case, windows=1, tokens=1))
 
     monkeypatch.setattr(measurement, "measure", measured)
+    monkeypatch.setitem(measurement.OFFICIAL_DIMS, "tiny", tiny_dims())
     monkeypatch.setattr("slimwhisper.devices.processor_has", lambda _: fast)
     middle, auto = (", bfloat16 58", "bfloat16") if fast else ("", "float32")
     pattern = rf"float32 \d+{middle}, inexact int8 29 times .*; --compute_type auto is {auto}"
