@@ -13,6 +13,7 @@ import ast
 import sys
 import textwrap
 import tomllib
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def imports(names: list[str]) -> dict[str, set[str]]:
         for a in names
     }
 
+    @cache
     def reached(name: str) -> set[str]:
         return direct[name].union(*(reached(n) for n in direct[name]))
 
