@@ -46,8 +46,9 @@ def test_fifty_kills(tmp_path: Path) -> None:
 
 
 CHILD = """
-import sys
+import sys, types
 sys.path.insert(0, {root!r})
+sys.modules["slimwhisper.cores"] = types.SimpleNamespace(set_threads=int)  # not torch's
 from tests.support.fake_model import FakeModel, install
 from slimwhisper.cli import main
 

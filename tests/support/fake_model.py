@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,10 @@ import pytest
 
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.service.transcriber import TextMemory
 from slimwhisper.types import Segment, Transcript
+
+# the module of the real one imports torch
+MEMORY = make_dataclass("TextMemory", ["peak_bytes", "preemptions"])
 
 
 class FakeModel:
@@ -43,8 +46,8 @@ class FakeModel:
     def baseline_bytes_per_window(self) -> int:
         return 8_000_000
 
-    def text_memory(self) -> TextMemory:
-        return TextMemory(0, 0)
+    def text_memory(self) -> Any:
+        return MEMORY(0, 0)
 
     def default_batch_size(self, **options: Any) -> int:
         return self.ahead
