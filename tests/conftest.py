@@ -7,26 +7,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.command import Run, RunCLI
+from tests.support.paths import SHARED
+from tests.support.real_models import real_model
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before torch looks
     # numba, which openai-whisper's words start, sets OpenMP's threads to its own
     os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"
-
-import torch
-
-from tests.support.paths import SHARED
-from tests.support.real_models import real_model
-
-if not torch.cuda.is_available():  # before anything imports triton
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from slimwhisper.api import SlimWhisper
-from slimwhisper.formats.names import bundled_file
-from slimwhisper.loading import load_model
-from tests.support.checkpoints import random_state, save_openai, tiny_dims
-from tests.support.command import Run, RunCLI
 
 
 @pytest.fixture
@@ -38,12 +29,16 @@ def run_cli(capsys: pytest.CaptureFixture[str]) -> RunCLI:
 @pytest.fixture(scope="session")
 def digits_path() -> Path:
     """The bundled, trained checkpoint of digit words."""
+    from slimwhisper.formats.names import bundled_file
+
     return bundled_file("digits")
 
 
 @pytest.fixture(scope="module")
-def digits(digits_path: Path) -> SlimWhisper:
+def digits(digits_path: Path) -> Any:
     """The bundled model, once for each file of tests."""
+    from slimwhisper.loading import load_model
+
     return load_model(digits_path, "cpu")
 
 
@@ -71,6 +66,8 @@ def real_tiny_en() -> Path:
 @pytest.fixture(scope="session")
 def random_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Random tiny checkpoints in OpenAI's format: "multilingual" and "english"."""
+    from tests.support.checkpoints import random_state, save_openai, tiny_dims
+
     folder = tmp_path_factory.mktemp("checkpoints")
     paths = {}
     for name in ("multilingual", "english"):
@@ -80,9 +77,14 @@ def random_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """What is imported stays, and is left out of every search for garbage: a fifth of the time."""
     gc.disable()
+    if session.config.option.dist == "no":  # else others have torch and the tests
+        import torch
+
+        if not torch.cuda.is_available():  # before anything imports triton
+            os.environ["TRITON_INTERPRET"] = "1"
     try:
         return (yield)
     finally:

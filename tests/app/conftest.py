@@ -1,12 +1,17 @@
 """The server's fixtures: one without a key, which most tests share, and those of a test's own."""
 
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
+
+with patch.object(inspect, "getfile", side_effect=OSError):
+    import gradio  # noqa: F401  # it would compare its files with its types', for two seconds
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
