@@ -27,20 +27,25 @@ HEAVY = {
 }
 
 
+def is_long(node: ast.AST) -> bool:
+    """Whether a part of a program may take several lines."""
+    return getattr(node, "end_lineno", 0) != getattr(node, "lineno", 1)
+
+
 def lines_of_code(text: str) -> int:
     """Without blank lines, comments and docstrings."""
     stripped = (line.lstrip() for line in text.split("\n"))
     lines = {n for n, line in enumerate(stripped, 1) if line and not line.startswith("#")}
     docstrings = set[int]()
-    for node in ast.walk(ast.parse(text)):
+    nodes: list[ast.AST] = [ast.parse(text)]
+    for node in nodes:
+        nodes += filter(is_long, ast.iter_child_nodes(node))
         if isinstance(node, ast.JoinedStr | ast.Constant):
             if node.end_lineno != node.lineno:  # the blank lines of a text
                 lines.update(range(node.lineno, (node.end_lineno or 0) + 1))
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-            if first is not None and is_text and ast.get_docstring(node, clean=False) is not None:
-                docstrings.update(range(first.lineno, (first.end_lineno or 0) + 1))
+            if ast.get_docstring(node, clean=False) is not None:
+                docstrings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return len(lines - docstrings)
 
 

@@ -46,6 +46,8 @@ def has_functions(name: str) -> bool:
 def main() -> None:
     wav, folder = sys.argv[1:]
     command = ["transcribe", wav, "--model", "digits", "--device", "cpu", "-o", folder]
+    import torch  # noqa: F401  # nothing of the package runs
+
     threading.setprofile(note)
     sys.setprofile(note)
     from slimwhisper.cli import main as slimwhisper
