@@ -379,7 +379,7 @@ def test_a_gpu_encodes_ahead_for_a_batch() -> None:
         for slots, filled in ((3, 8), (1, 1)):
             call = transcriber.call(SEARCH, slots)
             for seed in range(8):
-                submit(call, str(seed), Recording(SHORT, DIMS, OPTIONS, VOCABULARY))
+                submit(call, str(seed), Recording(SHORT, network.dims, OPTIONS, VOCABULARY))
             call.fill()
             (engine,) = transcriber.engines
             assert engine.batch_size == 3 and engine.slots == 27
