@@ -177,9 +177,9 @@ class Session:
     # -- the language --------------------------------------------------------------------------
 
     def _audio_of_language(self, first: WindowSpan | None, cut: bool) -> Clip:
-        """The audio that the language is detected in: 30 s, as in `whisper`, but from the first
-        window that is decoded on. first: None: there is none. cut: leave out, too, what follows a
-        clip that ends within them.
+        """The audio in which `whisper` detects the language: 30 s, but from the first window that
+        is decoded on. first: None: there is none. cut: leave out, too, what follows a clip that
+        ends within them.
         """
         start, window = 0 if first is None else first.start, self.dims.window_frames
         if first is not None and cut and start + first.frames < self.mel.frames:
