@@ -163,8 +163,8 @@ class MeasuredCache:
     @property
     def sample(self) -> str:
         """The amount of audio and text."""
-        minutes = self.audio_seconds / 60
-        return f"{self.recordings} recordings, {minutes:.1f} minutes, {self.words} words"
+        count = f"{self.recordings} recording{'s' * (self.recordings != 1)}"
+        return f"{count}, {self.audio_seconds / 60:.1f} minutes, {self.words} words"
 
     @property
     def line(self) -> str:
