@@ -24,6 +24,7 @@ def assert_error(pattern, source, **options):
     with pytest.raises(AudioError, match=pattern) as caught:
         load_audio(source, **options)
     assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, Exception)
     return str(caught.value)
 
 

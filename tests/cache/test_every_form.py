@@ -81,11 +81,8 @@ def test_cross_attention(spec: str, group: int) -> None:
                     expected = cross_reference(spec, i, x[row], windows[slot])
                     torch.testing.assert_close(attended[row], expected)
         if is_exact(spec):  # for word timestamps: q_i K_i^T / sqrt(d_k)
-            x, heads, p = (
-                noise(4, 5, WIDTH, seed=3),
-                torch.tensor([HEADS - 1, 0]),
-                plain("cross", i),
-            )
+            x, p = noise(4, 5, WIDTH, seed=3), plain("cross", i)
+            heads = torch.tensor([HEADS - 1, 0])
             q = (x @ p.w_q + p.b_q).unflatten(-1, (HEADS, D_K))
             k = (features @ p.w_k).unflatten(-1, (HEADS, D_K))
             expected = torch.einsum("rthw,rphw->rhtp", q, k)[:, heads] * D_K**-0.5

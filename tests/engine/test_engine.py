@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import (
+    Alignment,
     Answer,
     Attempt,
     Decoded,
@@ -32,6 +34,7 @@ from tests.support.windows import (
     CPU,
     SEARCHES,
     SHORT,
+    TOKENIZER,
     Asked,
     Asker,
     answers,
@@ -56,7 +59,17 @@ def each_alone(
 ) -> tuple[Model, list[Asked], list[list[Answer]]]:
     model = short_model(forms=forms)
     every = of_every_kind(short_windows(7, temperatures=temperatures), model.plan.exact_cross)
-    alone = [answers(Engine(model, 1, search), [asked])[0] for asked in every]
+    with patch.object(model, "encoder", wraps=model.encoder) as encoder:
+        alone = [answers(Engine(model, 1, search), [asked])[0] for asked in every]
+    # second requests read the audio that is there, and say the same of it
+    requests = [request for asked in every for request in (asked.window, *asked.then)]
+    sent = [r for r in requests if isinstance(r, Window) and r.mel is not None]
+    assert sum(len(call.args[0]) for call in encoder.call_args_list) == len(sent) == 9
+    assert_same_answers([alone[2][1:]], [alone[2][:1]])
+    (_, aligned, hot), before = alone[1], len(TOKENIZER.sot_sequence) + 1
+    assert isinstance(hot, Decoded) and hot.temperature == 0.6
+    assert isinstance(aligned, Alignment) and len(aligned.probs) == 2
+    assert aligned.scores.shape == (1, before + 3, SHORT.n_audio_ctx)
     assert [len(found) for found in alone] == [1 + len(asked.then) for asked in every]
     assert len({found[0].tokens for found in alone if isinstance(found[0], Decoded)}) >= 7
     return model, every, alone

@@ -166,7 +166,7 @@ def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
     mels = [w.mel for w in plain if w.mel is not None]
     heard = mels[0].shape[1] * 3 // 10 * 2  # frames
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
-    hot, again = Retry(Attempt(0.6, (1,))), replace(plain[0], mel=None)
+    hot, again = Retry(Attempt(0.6, (1,))), replace(plain[2], mel=None)
 
     def with_rules(window: Window, **changes: object) -> Window:
         return replace(window, rules=replace(window.rules, **changes))  # type: ignore[type-var, arg-type]
