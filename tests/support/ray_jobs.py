@@ -17,8 +17,8 @@ from tests.support.paths import ROOT
 
 MARK = "SLIMWHISPER_TEST_JOB"  # in the environment of all processes of a job
 PATIENCE = 240.0  # seconds until a job counts as hanging
-# one window at a time, so that numbers do not depend on how many are decoded together
-FLAGS = ("--model", "digits", "--beam_size", "None", "--batch_size", "1", "--loaders", "0")
+# one window at a time and one thread, so that numbers do not depend on how many there are
+FLAGS = "--model digits --beam_size None --batch_size 1 --loaders 0 --threads 1".split()
 # Ray gives its workers a niceness of 15: on a busy machine they would hardly run
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
 
