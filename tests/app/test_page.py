@@ -169,3 +169,4 @@ def test_by_keyboard_alone(show: Open) -> None:
     page.wait_for_selector(".sw-segment:focus >> text=zero one fours")
     page.keyboard.press("ControlOrMeta+z")
     page.wait_for_selector(".sw-segment >> text=/four$/")
+    tab_to(".sw-copy")

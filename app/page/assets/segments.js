@@ -177,7 +177,8 @@ export class Segments {
     this.at = index;
     const row = this.row(index);
     row?.setAttribute("tabindex", "0");
-    if (row && !row.hidden && this.card.corrections) row.after(this.editButton);
+    if (!row || row.hidden || !this.card.corrections) return;
+    if (row.nextSibling !== this.editButton) row.after(this.editButton);  // a move takes the focus away
   }
 
   select(index, focus = false) {
