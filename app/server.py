@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access, hide_secrets
+from slimwhisper.app.api.background import Background
 from slimwhisper.app.api.errors import disk_is_full, error_response
 from slimwhisper.app.api.metrics import metrics_text
 from slimwhisper.app.api.request import TranscriptionForm
@@ -48,7 +49,8 @@ logger = logging.getLogger("slimwhisper.serve")
 def make_app(service: Service, models: Models, settings: ServerSettings) -> FastAPI:
     """All routes, error responses and access control.
 
-    `state.realtime` has the realtime sessions; `state.page` is the page, or None.
+    `state.realtime` has the realtime sessions; `state.page` is the page and `state.background` the
+    jobs in the background, or None.
     """
 
     host = ServerHost(service, models, settings)
@@ -81,7 +83,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
     _add_status_routes(app, service)
     _add_schema(app, openai, f"{settings.root_path}/v1")
     add_error_handlers(app)
-    app.state.host, app.state.page = host, None
+    app.state.host, app.state.page, app.state.background = host, None, background
     if settings.page is not None:
         from slimwhisper.app.page.page import mount_page  # Gradio takes seconds to import
 
@@ -162,6 +164,7 @@ class Server(uvicorn.Server):
         self._service: Service = state.host.service
         self._realtime: Realtime = state.realtime
         self._wyoming: Wyoming | None = state.wyoming
+        self._background: Background | None = state.background
         self._page: Page | None = state.page
         settings: ServerSettings = state.host.settings
         self._patience = settings.patience
@@ -217,8 +220,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close all connections, including those of open pages."""
-        shutdowns = [self._realtime.shutdown(), *([self._wyoming.stop()] if self._wyoming else [])]
-        closing = asyncio.gather(*shutdowns)
+        others = [each.stop() for each in (self._wyoming, self._background) if each is not None]
+        closing = asyncio.gather(self._realtime.shutdown(), *others)
         while not (closing.done() or self.force_exit):
             await asyncio.sleep(0.05)
         while self._service.finishing and not self.force_exit:

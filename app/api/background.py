@@ -76,7 +76,9 @@ class Background:
         self._sweeping = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """Store the results that are here, and leave what is not done to the next run."""
+        """Store the results that are here, and leave what is not done to the next run. A second
+        call does nothing.
+        """
         self._sweeping.cancel()
         if tasks := [job.task for job in self._jobs.values()]:
             _, rest = await asyncio.wait(tasks, timeout=STORING)
@@ -118,7 +120,7 @@ class Background:
     async def delete(self, name: str) -> None:
         """Cancel a job in the background, or remove its result."""
         folder = self._folder_of(name)
-        if job := self._jobs.get(name):
+        if job := self._jobs.pop(name, None):
             job.task.cancel()
             await asyncio.wait([job.task])
         await asyncio.to_thread(self._remove, folder)
@@ -161,7 +163,6 @@ class Background:
     def _begin(self, folder: Path) -> None:
         task = asyncio.create_task(self._run(folder))
         self._jobs[folder.name] = BackgroundJob(round((folder / FORM).stat().st_mtime), task)
-        task.add_done_callback(lambda _: self._jobs.pop(folder.name, None))
 
     async def _run(self, folder: Path) -> None:
         """Transcribe, store the response, and call the webhook."""
@@ -188,6 +189,7 @@ class Background:
         (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
         if url:
             await self._call(url, folder.name)
+        del self._jobs[folder.name]  # one that the next run goes on with stays
 
     async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:
