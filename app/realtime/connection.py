@@ -63,11 +63,6 @@ def server_event(type: str, **fields: Any) -> ServerEvent:
     return {"type": type, "event_id": make_id("event"), **fields}
 
 
-def error_event(error: APIError, event_id: str | None = None) -> ServerEvent:
-    """An `error` event. event_id: of the client's event that caused it."""
-    return server_event("error", error={**error.body()["error"], "event_id": event_id})
-
-
 @dataclass(eq=False, slots=True)
 class Item:
     """An utterance, in the client's view."""
@@ -86,6 +81,7 @@ class Conversation:
     def __init__(self, config: SessionConfig, emit: Callable[[ServerEvent], None]) -> None:
         """emit: is called with each event for the client."""
         self.config, self._emit = config, emit
+        self.had_turns = config.has_turns  # at any time since audio followed the last call
         self.last_committed: str | None = None  # the id of the item committed last
         self._items: dict[int, Item] = {}  # by utterance: those that have not ended
         # committed items whose utterance has had no event, by the count of calls at the commit
@@ -99,6 +95,11 @@ class Conversation:
         """Whether an utterance is open."""
         return any(not (i.committed or i.cleared) for i in self._items.values())
 
+    def change(self, config: SessionConfig) -> None:
+        """Use another configuration."""
+        self.config = config
+        self.had_turns = config.has_turns or (self.had_turns and self._buffered > 0)
+
     def append(self, seconds: float) -> None:
         """Count audio that was passed to the stream."""
         self._buffered += seconds
@@ -106,15 +107,16 @@ class Conversation:
     def commit(self) -> None:
         """The client ends the utterance. Raises APIError if there is too little audio.
 
-        With server_vad, the events follow when the stream reports the end of the utterance.
+        With server_vad, the events follow when the stream reports the end of the utterance. So they
+        do after it: only the stream knows which utterances pauses had ended by then.
         """
         seconds = self._buffered
         if seconds < MIN_COMMIT:
             available, required = f"{1000 * seconds:.0f} ms", f"{1000 * MIN_COMMIT:.0f} ms"
             message = f"the buffer has {available} of audio; a commit needs at least {required}"
             raise refused(BUFFER, message, "input_audio_buffer_commit_empty")
-        before = self._count_call()
-        if self.config.has_turns:
+        told_by_stream, before = self.had_turns, self._count_call()
+        if told_by_stream:
             return
         item = next((i for i in self._items.values() if not (i.committed or i.cleared)), None)
         if item is None:
@@ -132,6 +134,7 @@ class Conversation:
     def _count_call(self) -> int:
         """Count a commit or a clear. Returns how many came before it."""
         self._calls, self._buffered = self._calls + 1, 0.0
+        self.had_turns = self.config.has_turns
         return self._calls - 1
 
     def hear(self, event: LiveEvent) -> None:
@@ -153,7 +156,7 @@ class Conversation:
         item = self._committed.pop(event.calls, None) or Item(make_id("item"), cleared=cleared)
         item.start = event.start
         self._items[event.utterance] = item
-        if self.config.has_turns and not item.cleared:
+        if self.config.has_turns and not (item.cleared or item.committed):
             start = round(1000 * event.start)
             self._tell(f"{BUFFER}.speech_started", audio_start_ms=start, item_id=item.id)
 
@@ -272,7 +275,8 @@ class Connection(StreamSocket):
 
     def refuse(self, error: APIError) -> None:
         """Emit an error, which names the client's event."""
-        self.emit(error_event(error, self._event_id))
+        told = {**error.body()["error"], "event_id": self._event_id}
+        self.emit(server_event("error", error=told))
         self._event_id = None
 
     def _session_object(self, unknown: list[str] | None = None) -> dict[str, Any]:
@@ -309,10 +313,10 @@ class Connection(StreamSocket):
 
     async def _commit(self) -> None:
         self._conversation.append(await self._feed.flush())
-        before = self._conversation.last_committed
+        before, told_by_stream = self._conversation.last_committed, self._conversation.had_turns
         self._conversation.commit()
         self._feed.stream.commit()
-        if self._conversation.config.has_turns:
+        if told_by_stream:
             await self.heard_all(lambda: self._conversation.speaking)
             if self._conversation.last_committed == before:  # a client waits for an item
                 message = "the input audio buffer has no speech to commit; send audio with speech"
@@ -325,7 +329,7 @@ class Connection(StreamSocket):
         if config.choice(models) == before.choice(models):
             self._feed.stream.change(config.options(self._settings.live))
             self._conversation.append(await self._feed.change(config.format))
-            self._conversation.config = config
+            self._conversation.change(config)
         elif self._feed.has_audio:
             reason = "the model cannot change after audio was sent; open another session"
             raise unsupported("session.audio.input.transcription.model", reason)

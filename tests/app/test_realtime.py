@@ -61,6 +61,9 @@ def told(script: str, session: dict[str, Any]) -> list[dict[str, Any]]:
         kind, _, rest = step.partition(" ")
         if kind == "append":
             to.append(float(rest))
+        elif kind == "switch":
+            session = sound(turn_detection={} if rest == "on" else None)
+            to.change(update_session(config, {"type": "transcription", **session})[0])
         elif kind in ("commit", "clear"):
             getattr(to, kind)()
         else:
