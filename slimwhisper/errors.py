@@ -1,4 +1,4 @@
-"""The exceptions that users see, and the warnings that they see once.
+"""The exceptions that users see, and who gets the warnings.
 
 Each message is one line, which says what is wrong, where, and what to do.
 
@@ -14,6 +14,8 @@ Each message is one line, which says what is wrong, where, and what to do.
 """
 
 import logging
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 
 
@@ -70,14 +72,10 @@ class OutputError(SlimWhisperError):
     """A result cannot be written."""
 
 
-@cache
-def warn_once(message: str) -> None:
-    """Warn, unless the same has been said before.
-
-    Args:
-        message: The warning.
-    """
-    logging.getLogger("slimwhisper").warning("%s", message)
+_log_once = cache(logging.getLogger("slimwhisper").warning)
+# Whom the warnings of this context are for, that is, of this thread or this task. By default the
+# log gets each of them once.
+warnings_to: ContextVar[Callable[[str], object]] = ContextVar("warnings_to", default=_log_once)
 
 
 def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:

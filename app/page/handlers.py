@@ -64,8 +64,12 @@ class RunPart:
 
     def fail(self, error: Exception) -> None:
         """Show an error's message, without the recording's name."""
-        message = str(as_api_error(error)).removeprefix(f"{self.name}: ")
-        self.state, self.message = "failed", message[:1].upper() + message[1:]
+        self.state, self.message = "failed", self._of_file(str(as_api_error(error)))
+
+    def _of_file(self, message: str) -> str:
+        """A message as a sentence without the recording's name, which stands above it."""
+        message = message.removeprefix(f"{self.name}: ")
+        return message[:1].upper() + message[1:]
 
     def draw(self, samples: Samples) -> None:
         """Compute the outline of samples, float32 [n] at 16 kHz. Called in a reading thread."""
@@ -97,7 +101,8 @@ class RunPart:
     def view(self, service: Service) -> dict[str, Any]:
         """The view of the recording.
 
-        segments: see `segment_view`. peaks: see `outline`. position: in the queue, from 1; 0: not
+        warnings: of what is odd in the file or in what was asked, once it is read. segments: see
+        `segment_view`. peaks: see `outline`. position: in the queue, from 1; 0: not
         waiting. edit: the address for corrections, once it is done; from then on the browser's text
         is newer. downloads: addresses by format. Addresses are relative to the server's root.
         unscripted: [start, end, text] of speech that is not in the text that was aligned.
@@ -108,6 +113,7 @@ class RunPart:
         shown = ("name", "state", "message", "language", "segments", "unscripted", "peaks")
         return {
             **{name: getattr(self, name) for name in shown},
+            "warnings": [self._of_file(text) for text in self.job.warnings] if self.job else [],
             "position": service.jobs.position(self.job) if waits and self.job is not None else 0,
             "loading": waits and service.engines.loading,
             "done": round(self.done, 2),

@@ -24,7 +24,7 @@ from slimwhisper.audio.samples import (
 )
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.cores import WORKERS
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, warnings_to
 from slimwhisper.recordings.transcribe import (
     AnyRecording,
     aligned_recording,
@@ -42,7 +42,7 @@ DISK_SECONDS = 3600  # per slot, besides the two longest recordings
 
 
 class Mix:
-    """The mean of channels of equal length."""
+    """The mean of channels of equal length, or the only one."""
 
     def __init__(self, channels: Sequence[Samples]) -> None:
         self._channels = channels
@@ -53,7 +53,7 @@ class Mix:
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """[stop - start] float32."""
         parts = [channel.read(start, stop) for channel in self._channels]
-        return np.mean(parts, axis=0, dtype=np.float32)
+        return parts[0] if len(parts) == 1 else np.mean(parts, axis=0, dtype=np.float32)
 
     @property
     def silences(self) -> Sequence[Span]:
@@ -182,6 +182,7 @@ class Reading:
 
     def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
         """Read a job's recording, by a reader process. Runs in a reading thread."""
+        warnings_to.set(job.warnings.append)
         chosen = self._defaults | job.options
         if not job.options.get("diarize") and "known_speakers" not in job.options:
             # the server's are for those who ask for speakers
@@ -198,13 +199,13 @@ class Reading:
             parts = channels_of(samples)
             named = _split(parts, options.channel_names, job) if split else {}
             if not named:
-                job_samples = _JobSamples(Mix(parts) if split else samples, job)
+                job_samples = _JobSamples(parts if split else [samples], job)
                 job.emit_samples(job_samples)
                 if job.script:
                     return aligned_recording(job_samples, model.network, options, job.script)
                 return make_recording(job_samples, model.network, options)
             job.channels = len(named)
-            channels = {name: _JobSamples(channel, job) for name, channel in named.items()}
+            channels = {name: _JobSamples([channel], job) for name, channel in named.items()}
             job.emit_samples(Mix(list(channels.values())))
             return split_recording(channels, model.network, options)
         except BaseException:
@@ -225,28 +226,18 @@ def _split(parts: Sequence[Samples], names: Sequence[str], job: Job) -> dict[str
         return {}
 
 
-class _JobSamples:
+class _JobSamples(Mix):
     """A job's samples, which end with the job: later reads raise, to stop what computes on them."""
 
-    def __init__(self, samples: Samples, job: Job) -> None:
-        self._samples, self._job = samples, job
-
-    def __len__(self) -> int:
-        return len(self._samples)
+    def __init__(self, channels: Sequence[Samples], job: Job) -> None:
+        super().__init__(channels)
+        self._job = job
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """[stop - start] float32. Raises EndedError."""
         if self._job.ended:
             raise EndedError
-        return self._samples.read(start, stop)
-
-    @property
-    def silences(self) -> Sequence[Span]:
-        """Those of the samples."""
-        return self._samples.silences
-
-    def close(self) -> None:
-        self._samples.close()
+        return super().read(start, stop)
 
 
 def _close_unused(future: "Future[AnyRecording]") -> None:

@@ -18,7 +18,7 @@ from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.drafts.speculation import Choose, DraftContext, SpeculativeRunner
 from slimwhisper.engine.requests import Search
 from slimwhisper.engine.runner import MakeRunner
-from slimwhisper.errors import OptionError, warn_once
+from slimwhisper.errors import OptionError, warnings_to
 from slimwhisper.model.model import Model
 from slimwhisper.types import Dims
 
@@ -133,6 +133,6 @@ def runner_of(draft: Model, target: Model, search: Search, slots: int) -> MakeRu
         )
     if slots > MOST_DRAFTED:
         what = f"{draft.name} drafts for up to {MOST_DRAFTED} windows, as more would not be faster"
-        warn_once(f"batch_size {slots}: {what}; choose fewer, or leave out the draft")
+        warnings_to.get()(f"batch_size {slots}: {what}; choose fewer, or leave out the draft")
         return None
     return partial(SpeculativeRunner, make_drafter=partial(DraftModel, draft, target))

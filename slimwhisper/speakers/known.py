@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.samples import Samples
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, warnings_to
 from slimwhisper.speakers.embedding import embed_voice
 from slimwhisper.speakers.turns import Turn, by_first_speech
 from slimwhisper.types import SAMPLE_RATE
@@ -46,7 +46,7 @@ def name_known(
         asked = (
             " or ".join(name for name, _ in known) + "; give 5 s, recorded like the conversation"
         )
-        logger.warning("no speaker's voice is close to that of %s", asked)
+        warnings_to.get(logger.warning)(f"no speaker's voice is close to that of {asked}")
     named = [replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in turns]
     return by_first_speech(named, keep=list(names.values()))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from slimwhisper.errors import OptionError, warn_once
+from slimwhisper.errors import OptionError, warnings_to
 from slimwhisper.option_group import TASKS, ModelFacts, OptionGroup, asks_detection, option
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, language_code
 from slimwhisper.types import Dims
@@ -108,7 +108,7 @@ def _in_english(values: Mapping[str, Any], model: ModelFacts) -> dict[str, Any]:
         known = value in TASKS if key == "task" else isinstance(value, type(english))
         if value and value != english and known:
             what = f"{key} {english!r} is used, not {values[key]!r}"
-            warn_once(f"{model.name} is English-only: {what}")
+            warnings_to.get()(f"{model.name} is English-only: {what}")
             replaced[key] = english
     return replaced
 
@@ -247,12 +247,9 @@ def numerals(vocabulary: Vocabulary) -> list[int]:
     """The tokens of text with a digit, %, $ or £: without them, numbers are written as words,
     which can be aligned with what is spoken.
     """
-    tokenizer = vocabulary.tokenizer()
-
-    def has_numeral(token: int) -> bool:
-        return any(c.isdecimal() or c in NUMERAL_SIGNS for c in tokenizer.decode([token]))
-
-    return [token for ids in vocabulary.texts for token in ids if has_numeral(token)]
+    decode = vocabulary.tokenizer().decode
+    tokens = (token for ids in vocabulary.texts for token in ids)
+    return [t for t in tokens if any(c.isdecimal() or c in NUMERAL_SIGNS for c in decode([t]))]
 
 
 def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:

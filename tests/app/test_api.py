@@ -64,8 +64,8 @@ def test_errors_in_openais_shape(live: Live) -> None:
 
 
 @needs_ffmpeg
-def test_odd_files_are_said_in_a_header(live: Live, tmp_path: Path) -> None:
-    """Each in the response's header, whatever the tags in the file."""
+def test_what_is_odd_is_said_in_a_header(live: Live, tmp_path: Path) -> None:
+    """Each in each response's header, whatever the tags in the file."""
     data = PHONE.read_bytes()
     at = data.index(b"data") + 4
     half = data[:at] + (50_000).to_bytes(4, "little") + data[at + 4 :]
@@ -73,11 +73,13 @@ def test_odd_files_are_said_in_a_header(live: Live, tmp_path: Path) -> None:
     tags = ("-metadata:s:a:0", "language=j\r\nX: 1")
     ffmpeg("-i", write(tmp_path / "a.wav"), "-i", PHONE, "-map", "0", "-map", "1", *tags, tracks)
     create = live.client().audio.transcriptions.with_raw_response.create
-    for name, sent, warning in (
-        ("half.wav", half, "its header states 50,000 bytes of samples, but there are"),
-        ("film.mkv", tracks.read_bytes(), "2 audio tracks: 1 j%0D%0AX: 1 (taken"),
+    english = "digits is English-only: language 'en' is used, not 'de'"
+    for name, sent, language, warning in (
+        ("half.wav", half, "en", "its header states 50,000 bytes of samples, but there are"),
+        ("film.mkv", tracks.read_bytes(), "en", "2 audio tracks: 1 j%0D%0AX: 1 (taken"),
+        *(("a.wav", data, "de", english),) * 2,
     ):
-        response = create(file=(name, sent), model="digits", language="en")
+        response = create(file=(name, sent), model="digits", language=language)
         assert warning in response.headers["X-Slimwhisper-Warning"]
     chosen = create(file=tracks, model="digits", extra_body={"audio_track": "2"})
     assert chosen.parse().text.startswith("five five five")

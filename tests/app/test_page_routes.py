@@ -31,12 +31,13 @@ TEXT = EXPECTED[PHONE.name]["text"]
 
 
 def test_one_call_by_http(client: httpx.Client, folder: Path) -> None:
-    kind, answer = call(client, upload(client, PHONE))
+    kind, answer = call(client, upload(client, PHONE), language="de")
     text, view = answer
     assert kind == "complete" and text == TEXT
     assert not view["running"] and view["zip"] is None
     file = view["files"][0]
     assert file["state"] == "done" and file["name"] == PHONE.name
+    assert file["warnings"] == ["Digits is English-only: language 'en' is used, not 'de'"]
     assert [s[2] for s in file["segments"]] == [s["text"] for s in EXPECTED[PHONE.name]["segments"]]
     peaks = np.frombuffer(base64.b64decode(file["peaks"]), np.int8)
     assert len(peaks) == 2 * COLUMNS and peaks.min() < -20 and peaks.max() > 20

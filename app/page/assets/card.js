@@ -31,6 +31,7 @@ export class Card {
     this.head.append(this.title, this.state);
     this.bar = make("progress", "sw-progress", "", { max: 1, "aria-label": "Progress" });
     this.error = alertBox("sw-error");
+    this.warnings = make("p", "sw-note sw-warnings", "", { role: "status" });
     this.sound = make("div", "sw-sound");
     this.text = make("p", "sw-text");
     this.copy = button("sw-copy", "Copy text", () => copy(this.text.textContent, this.copy));
@@ -38,8 +39,8 @@ export class Card {
     this.unscripted = make("div", "sw-unscripted");
     this.foot = make("footer");
     this.root.append(
-      this.head, this.bar, this.error, this.text, this.sound, this.segments.list, this.unscripted,
-      this.foot);
+      this.head, this.bar, this.error, this.warnings, this.text, this.sound, this.segments.list,
+      this.unscripted, this.foot);
     for (const part of [this.text, this.sound, this.unscripted, this.foot]) part.hidden = true;
   }
 
@@ -61,6 +62,8 @@ export class Card {
     else this.bar.removeAttribute("value");
     this.error.hidden = !file.message;
     this.error.textContent = file.message;
+    const warnings = file.warnings.join(". ");
+    if (this.warnings.textContent !== warnings) this.warnings.textContent = warnings;
     if (before.text !== file.text || before.state !== file.state) this.showText(file.text);
     if (file.audio && !this.audio) this.addSound();
     if (file.edit) {
