@@ -80,7 +80,9 @@ RESPONSES: dict[type[SlimWhisperError], tuple[int, str, str | None, int | None]]
 
 
 def as_api_error(error: Exception) -> APIError:
-    """The response to an error of this package or a full disk; any other is an internal one."""
+    """The response to an error of this package or a full disk; any other is an internal one,
+    whose details are only in the log.
+    """
     if isinstance(error, APIError):
         return error
     if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in FULL):
@@ -89,17 +91,12 @@ def as_api_error(error: Exception) -> APIError:
         if isinstance(error, kind):
             headers = {"Retry-After": str(retry)} if retry else None
             return APIError(status, str(error), code, param, headers)
-    return internal_error()
+    return APIError(500, "internal server error; see the server's log", INTERNAL)
 
 
 def too_large(limit: int) -> APIError:
     """The response to a body of more than `limit` bytes."""
     return APIError(413, f"the body is larger than the limit of {limit / 1e6:g} MB", "too_large")
-
-
-def internal_error() -> APIError:
-    """The response to an unexpected error, whose details are only in the log."""
-    return APIError(500, "internal server error; see the server's log", INTERNAL)
 
 
 def disk_is_full() -> bool:

@@ -195,21 +195,22 @@ def speaker_number(name: str | None) -> dict[str, int]:
     return {"speaker": int(number)} if number.isdecimal() else {}
 
 
+def alternative(text: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    """A text, and its words."""
+    return {"transcript": text, "confidence": confidence(words), "words": words}
+
+
 def as_channel(text: str, words: list[dict[str, Any]]) -> dict[str, Any]:
     """What was said in a channel: one alternative."""
-    alternative = {"transcript": text, "confidence": confidence(words), "words": words}
-    return {"alternatives": [alternative]}
+    return {"alternatives": [alternative(text, words)]}
 
 
 def as_utterance(segment: Segment, channel: int) -> dict[str, Any]:
-    words = as_words(segment)
     return {
         "start": segment.start,
         "end": segment.end,
-        "confidence": confidence(words),
         "channel": channel,
-        "transcript": segment.text.strip(),
-        "words": words,
+        **alternative(segment.text.strip(), as_words(segment)),
         **speaker_number(segment.speaker),
         "id": str(uuid4()),
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from slimwhisper.app.api.errors import APIError, as_api_error, internal_error
+from slimwhisper.app.api.errors import APIError, as_api_error
 from slimwhisper.app.api.fields import refused
 from slimwhisper.app.connections import Allowance
 from slimwhisper.app.realtime.stream_feed import POLL, SoundFormat, StreamFeed
@@ -168,9 +168,9 @@ class StreamSocket:
                 if api_error.status == 413:
                     self.end(SessionEnd(TOO_BIG))
                     return
-            except Exception:
+            except Exception as error:
                 logger.exception("a realtime session failed")
-                self.end(SessionEnd(INTERNAL, internal_error()))
+                self.end(SessionEnd(INTERNAL, as_api_error(error)))
                 return
 
     async def _receive(self, allowance: Allowance) -> dict[str, Any] | None:
