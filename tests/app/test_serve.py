@@ -22,7 +22,7 @@ from slimwhisper.app import command
 from slimwhisper.app.command import job_defaults, load_choice
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.cli import build_parser, main
-from tests.support.live import Begin, connected, eventually, free_port, held_readers, rest, serving
+from tests.support.live import Begin, connected, eventually, free_port, held_readers, serving
 from tests.support.paths import PHONE, SAMPLES
 
 
@@ -71,9 +71,9 @@ def test_a_second_sigint_waits_no_longer(
         live.server.handle_exit(signal.SIGINT, None)
         assert whole.result().json()["error"]["code"] == "stopping"
         assert whole.result().status_code == 503 and deadlines[0] == deadlines[1]
-        assert half.recv(12) == b"HTTP/1.1 503", "at once, not when the readers have ended"
+        half.settimeout(30)  # half of the time for which the readers are held
+        assert half.recv(12) == b"HTTP/1.1 503"
         go.set()
-        assert b"stopping" in rest(half)
     live.thread.join(20)
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
