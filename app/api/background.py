@@ -189,7 +189,7 @@ class Background:
         (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
         if url:
             await self._call(url, folder.name)
-        del self._jobs[folder.name]  # one that the next run goes on with stays
+        self._jobs.pop(folder.name, None)  # one that the next run goes on with stays
 
     async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:
