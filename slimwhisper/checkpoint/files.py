@@ -92,7 +92,7 @@ def reading(file: Path, what: str) -> Iterator[None]:
     except PermissionError as error:
         raise load_error(f"{file}: permission denied; make it readable for this user") from error
     except Exception as error:  # damaged files fail inside torch.load in a dozen ways
-        reason = _placeholder_reason(file) or f"{what}; {_AGAIN}"
+        reason = no_model(file) or f"{what}; {_AGAIN}"
         raise load_error(f"{file}: {reason}") from error
 
 
@@ -197,7 +197,7 @@ def _refuse_compressed(file: Path) -> None:
         raise load_error(f"{file}: refused: {reason}")
 
 
-def _placeholder_reason(file: Path) -> str | None:
+def no_model(file: Path) -> str | None:
     """Why a file has no model in it, and what to do: it is empty, a git-lfs pointer or a web page.
     None: it is none of these.
     """

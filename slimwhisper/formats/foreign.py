@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.checkpoint.files import Contents, head_of, inside, load_error, reading
+from slimwhisper.checkpoint.files import Contents, head_of, inside, load_error, no_model, reading
 from slimwhisper.checkpoint.hugging_face import tie_output
 from slimwhisper.tokens.vocabulary import is_openai_table, openai_tokenizer, text_tokens
 from slimwhisper.types import Dims
@@ -64,7 +64,8 @@ class BinaryFile:
 
     def damaged(self, what: str) -> Exception:
         """The error for a file with damaged content."""
-        return load_error(f"{self.path}: truncated or damaged {self.kind}: {what}; copy it again")
+        problem = f"truncated or damaged {self.kind}: {what}; copy it again"
+        return load_error(f"{self.path}: {no_model(self.path) or problem}")
 
 
 MAGIC, GGUF = b"lmgg", b"GGUF"  # the first is 0x67676d6c
@@ -201,10 +202,13 @@ class CTranslate2:
     """
 
     def detect(self, path: Path) -> bool:
-        """Whether it is such a folder without the weights of another format, or its model.bin."""
-        file = path / CTRANSLATE2 if path.is_dir() else path
-        is_ours = re.match(HEAD, head_of(file), re.DOTALL) is not None
-        return is_ours and not any(path.glob("*.safetensors*"))
+        """Whether it is a folder with a model.bin and no weights of another format, or such a file,
+        by its first bytes.
+        """
+        if path.is_dir():
+            others = (*path.glob("*.safetensors*"), *path.glob("pytorch_model*"))
+            return (path / CTRANSLATE2).is_file() and not others
+        return re.match(HEAD, head_of(path), re.DOTALL) is not None
 
     def read(self, path: Path) -> Contents:
         """OpenAI's name -> tensor, matrices [out, in], in the file's dtype.

@@ -44,6 +44,8 @@ CASES: list[d.Case] = [
     ("whole", d.remove(CONFIG), (CONFIG, "give")),
     ("whole", d.write(WEIGHTS, PAGE), (WEIGHTS, "web page")),
     ("pickle", d.write(PICKLE, LFS), (PICKLE, "git lfs pull")),
+    ("ct2", d.write("model.bin", LFS), ("model.bin", "git lfs pull")),
+    ("ct2", d.write("model.bin", "abcdef"), ("model.bin", "damaged CTranslate2")),
     ("pickle", d.pickled(PICKLE, CODE), (PICKLE, "could run code")),
     ("pickle", d.write(PICKLE, pickle.dumps(CODE, protocol=2)), (PICKLE,)),
     ("openai", d.write(OPENAI, pickle.dumps(CODE, protocol=2)), (OPENAI,)),
