@@ -426,12 +426,14 @@ FORMATS: dict[str, OutputFormat] = {
 
 def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     """The formats of `--output_format`: one, or for "all" those of `whisper`, and RTTM if the
-    layout has one of `SPEAKERS`.
+    layout has one of `SPEAKERS`. Raises OptionError for RTTM without them.
     """
-    if choice != "all":
-        return (choice,)
     speakers = any((layout or {}).get(name) for name in SPEAKERS)
-    return tuple(f.name for f in FORMATS.values() if f.in_all or (speakers and f.speakers))
+    if choice == "all":
+        return tuple(f.name for f in FORMATS.values() if f.in_all or (speakers and f.speakers))
+    if FORMATS[choice].speakers and not speakers:
+        raise OptionError(f"-f {choice} is for speakers, of transcribe --diarize or --channels")
+    return (choice,)
 
 
 def formats_for(transcript: Transcript) -> list[OutputFormat]:

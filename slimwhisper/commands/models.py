@@ -54,7 +54,7 @@ def _describe(name: str, root: Path) -> KnownModel:
     """root: the folder of downloaded models."""
     path: Path | None = None
     if name in names.BUNDLED:
-        source, path = "bundled", _existing(names.bundled_file(name))
+        source, path = "bundled", names.bundled_file(name)
         dims: Dims | None = read(names.bundled_file(name)).dims
     elif name in names.HUB_MODELS:
         source, dims = names.HUB_MODELS[name].repository, known_dims(name)
@@ -62,7 +62,8 @@ def _describe(name: str, root: Path) -> KnownModel:
             path = fetch_model(source, local_files_only=True)
     else:
         source, dims = "openai", known_dims(name)
-        path = _existing(root / names.MODEL_URLS[name].rpartition("/")[2])
+        file = root / names.MODEL_URLS[name].rpartition("/")[2]
+        path = file if file.is_file() else None
     parameters = window = None
     languages = names.HUB_MODELS[name].language if name in names.HUB_MODELS else "?"
     if dims is not None:
@@ -75,10 +76,6 @@ def _describe(name: str, root: Path) -> KnownModel:
     size = None if parameters is None else parameters * torch.float16.itemsize
     location = None if path is None else str(path)
     return KnownModel(name, source, languages, parameters, size, window, location)
-
-
-def _existing(file: Path) -> Path | None:
-    return file if file.is_file() else None
 
 
 def print_models(models: Sequence[KnownModel]) -> None:

@@ -35,8 +35,11 @@ def pieces_of(
     words: Sequence[PlacedWord], tokenizer: Tokenizer, frames: int, window: int
 ) -> Iterator[Piece]:
     """Cut placed words into pieces, at pauses. frames: of the recording; window: mel frames."""
+    spoken = (word.word.spoken.strip() for word in words)
+    # with a space before a word where its script has spaces
+    texts = (text if is_spaceless(text[0]) else f" {text}" for text in spoken)
     # the context holds no longer word, and none is spoken
-    tokens = [tuple(encode_text(tokenizer, _spoken(word))[:MOST_TOKENS]) for word in words]
+    tokens = [tuple(encode_text(tokenizer, text)[:MOST_TOKENS]) for text in texts]
     room = window / FRAMES_PER_SECOND - 2 * MARGIN
     first = 0
     while first < len(words):
@@ -68,12 +71,6 @@ def _piece_end(
             return middle + int(np.argmax(pauses))
         stop += 1
     return stop
-
-
-def _spoken(word: PlacedWord) -> str:
-    """With a space before it, where its script has spaces."""
-    text = word.word.spoken.strip()
-    return text if is_spaceless(text[0]) else f" {text}"
 
 
 @dataclass(slots=True, eq=False)

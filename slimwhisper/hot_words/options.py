@@ -18,6 +18,8 @@ from slimwhisper.option_group import ModelFacts, OptionGroup
 from slimwhisper.tokens.options import encode_text, prompting
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary
 
+BONUS_HELP = "added to the log-probability of each token that continues a hot word"
+
 
 def _checked(path: str) -> str:
     """The path of a file that has been read and checked, before a model is loaded for it. Raises
@@ -37,7 +39,7 @@ class HotWordOptions(OptionGroup):
             number after a tab in the same line. Unlike `hotwords`, they are not a prompt. () means
             no words.
         hot_word_bonus: The number from 0 to 20 that is added to the log-probability of each token
-            that continues a hot word. The default is 2.0.
+            that continues a hot word. It needs `hot_words`. The default is 2.0.
     """
 
     # the path of a file, or its lines; the file is read when options are made
@@ -47,9 +49,7 @@ class HotWordOptions(OptionGroup):
         "the number after a tab; unlike --hotwords, which is a prompt [none]",
         parse=_checked,
     )
-    hot_word_bonus: float = prompting(
-        2.0, "added to the log-probability of each token that continues a hot word", low=0, high=20
-    )
+    hot_word_bonus: float = prompting(2.0, BONUS_HELP, low=0, high=20, needs=("hot_words",))
 
     @classmethod
     def prepare(cls, values: dict[str, Any], defaults: dict[str, Any], model: ModelFacts) -> None:

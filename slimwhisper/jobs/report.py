@@ -50,8 +50,7 @@ class JobReport:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
-            with tempfile.TemporaryFile(dir=self.path.parent):
-                pass
+            tempfile.TemporaryFile(dir=self.path.parent).close()
             # ASCII: bytes of names that are not UTF-8 are written as escapes
             self._lines: IO[str] = tempfile.TemporaryFile("w+", encoding="ascii")
 

@@ -108,10 +108,8 @@ class CacheSearch:
         that ends smallest, and the last passing rung of each other ladder.
         """
         every = ladders(part, self.comparison.checkpoint.dims)
-        passing = [self.passing(part, exact[0], rungs) for rungs in every]
-        best, *others = sorted(
-            (rungs for rungs in passing if rungs), key=lambda rungs: rungs[-1]
-        ) or [[]]
+        passing = [found for rungs in every if (found := self.passing(part, exact[0], rungs))]
+        best, *others = sorted(passing, key=lambda rungs: rungs[-1]) or [[]]
         return [exact, *best, *(rungs[-1] for rungs in others)]
 
     def passing(self, part: str, exact: int, specs: Sequence[str]) -> list[Sized]:
