@@ -336,7 +336,8 @@ class SlimWhisper(LoadedModel):
             The result of the window, or a list of B results. See `slimwhisper.decode`.
 
         Raises:
-            OptionError: When `mel` has another shape, or an option has an invalid value.
+            OptionError: When `mel` has another shape or is not finite, or an option has an invalid
+                value.
         """
         from slimwhisper.windows import decode_windows
 
@@ -364,24 +365,21 @@ class SlimWhisper(LoadedModel):
 
         Raises:
             AudioError: When the recording cannot be read.
-            OptionError: When there is too little memory.
+            OptionError: When a window is not finite, or there is too little memory.
 
         Examples:
             >>> language, probabilities = model.detect_language("talk.mp3")
         """
-        from slimwhisper.windows import as_windows, detect_languages, is_encoded
+        from slimwhisper.windows import as_windows, detect_languages, is_windows
 
-        window = (self.dims.n_mels, self.dims.window_frames)
-        if isinstance(audio, Tensor) and (
-            audio.shape[-2:] == window or is_encoded(audio, self.dims)
-        ):
+        if is_windows(audio, self.dims):
             languages = detect_languages(self.transcriber, as_windows(audio, self.dims))
             tokenizer = self.network.vocabulary.tokenizer()
             tokens = torch.tensor([tokenizer.to_language_token(x.most_likely()) for x in languages])
             if audio.ndim == 3:
                 return tokens, [x.probs for x in languages]
             return tokens[0], languages[0].probs
-        mel = first_window(as_waveform(audio), *window)
+        mel = first_window(as_waveform(audio), self.dims.n_mels, self.dims.window_frames)
         languages = detect_languages(self.transcriber, mel.unsqueeze(0))
         return languages[0].most_likely(), languages[0].probs
 

@@ -32,8 +32,8 @@ def decode(
             again.
 
     Raises:
-        OptionError: When `mel` has another shape, an option has an invalid value, or there is too
-            little memory.
+        OptionError: When `mel` has another shape or is not finite, an option has an invalid value,
+            or there is too little memory.
 
     Examples:
         >>> audio = slimwhisper.pad_or_trim(slimwhisper.load_audio("talk.mp3"))
@@ -57,6 +57,6 @@ def detect_language(model: SlimWhisper, mel: Tensor, tokenizer: Any = None) -> t
         The probability of every language by its code, in one dictionary or in a list of B.
 
     Raises:
-        OptionError: When there is too little memory.
+        OptionError: When `mel` is not finite, or there is too little memory.
     """
     return model.detect_language(mel)

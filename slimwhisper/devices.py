@@ -120,9 +120,9 @@ def as_dtype(dtype: str | torch.dtype, allowed: Sequence[str] = DTYPES) -> torch
 
 
 def check_batch_size(batch_size: int) -> int:
-    """The number itself. Raises OptionError unless it is positive."""
-    if batch_size < 1:
-        raise OptionError(f"batch_size {batch_size!r} is not a positive number")
+    """The number itself. Raises OptionError unless it is positive and whole."""
+    if not hasattr(batch_size, "__index__") or batch_size < 1:
+        raise OptionError(f"batch_size {batch_size!r} is not a positive whole number")
     return batch_size
 
 

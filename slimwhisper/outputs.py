@@ -454,9 +454,12 @@ def save_transcript(transcript: Transcript, path: str | PathLike[str], **layout:
             for a transcript of sentences.
 
     Raises:
-        OptionError: When no format has the path's suffix, or the layout does not fit.
+        OptionError: When it is no `Transcript`, no format has the path's suffix, or the layout does
+            not fit.
         OutputError: When the file cannot be written.
     """
+    if not isinstance(transcript, Transcript):
+        raise OptionError(f"transcript is {type(transcript)}; give what transcribe returns")
     file = Path(path)
     row = FORMATS.get(file.suffix.lower().removeprefix("."))
     if row is None:

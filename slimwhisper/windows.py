@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -154,7 +154,8 @@ def decode_windows(
         One result, or a list of B results.
 
     Raises:
-        OptionError: When `mel` has another shape, or an option has an invalid value.
+        OptionError: When `mel` is no such tensor or is not finite, or an option has an invalid
+            value.
     """
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
@@ -173,8 +174,7 @@ def decode_windows(
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
     languages = [spoken or ("en" if d is None else d.most_likely()) for d in detected]
     if requested.task == "lang_id":
-        rows = zip(features, languages, probs, strict=True)
-        results = [DecodingResult(*row) for row in rows]
+        results = list(map(DecodingResult, features, languages, probs))
     else:
         texts = _texts(transcriber, features, chosen, languages)
         results = [
@@ -228,7 +228,7 @@ def _texts(
 
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:
-    """Check the shape of windows, and add the batch axis if there is none.
+    """Check windows, and add the batch axis if there is none.
 
     Args:
         mel: A spectrogram [n_mels, 3000] or the encoder's output [p, d], or a batch of B of them.
@@ -238,26 +238,29 @@ def as_windows(mel: Tensor, dims: Dims) -> Tensor:
         Spectrograms [B, n_mels, 3000] float32, or the encoder's outputs [B, p, d].
 
     Raises:
-        OptionError: When `mel` has another shape.
+        OptionError: When `mel` is no tensor, has another shape, or holds NaN or infinite values.
     """
-    window = (dims.n_mels, dims.window_frames)
-    if is_encoded(mel, dims):
-        return mel if mel.ndim == 3 else mel.unsqueeze(0)
-    if mel.ndim not in (2, 3) or mel.shape[-2:] != window or not len(mel):
-        source = "or a batch of these, from log_mel_spectrogram and pad_or_trim, or embed_audio's"
-        raise OptionError(f"mel has shape {list(mel.shape)}; give {list(window)}, {source}")
-    return (mel if mel.ndim == 3 else mel.unsqueeze(0)).float()
+    if not is_windows(mel, dims):
+        found = f"{type(mel).__name__} of shape {list(getattr(mel, 'shape', ()))}"
+        source = "or a batch, as tensors of log_mel_spectrogram and pad_or_trim, or of embed_audio"
+        raise OptionError(f"mel: {found}; give [{dims.n_mels}, {dims.window_frames}], {source}")
+    if not mel.isfinite().all():
+        raise OptionError("mel holds NaN or infinite values; give finite values")
+    windows = mel if mel.ndim == 3 else mel.unsqueeze(0)
+    return windows.float() if windows.shape[1] == dims.n_mels else windows
 
 
-def is_encoded(audio: Tensor, dims: Dims) -> bool:
-    """Return whether a tensor has the shape of the encoder's output, [p, d] or [B, p, d].
+def is_windows(audio: object, dims: Dims) -> TypeGuard[Tensor]:
+    """Return whether something has the shape of windows, or of the encoder's output.
 
     Args:
-        audio: The tensor.
+        audio: Anything.
         dims: The dimensions of the model.
 
     Returns:
-        Whether it has that shape.
+        Whether it is a tensor [n_mels, 3000] or [p, d], or a batch of B of them.
     """
-    shape = (dims.n_audio_ctx, dims.n_audio_state)
-    return audio.ndim in (2, 3) and audio.shape[-2:] == shape and len(audio) > 0
+    shapes = ((dims.n_mels, dims.window_frames), (dims.n_audio_ctx, dims.n_audio_state))
+    if not isinstance(audio, Tensor) or audio.ndim not in (2, 3):
+        return False
+    return audio.shape[-2:] in shapes and len(audio) > 0

@@ -77,8 +77,9 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
     memory.free, memory.reserved, memory.allocated = GB, 0, 0
     assert choose_batch_size(GPU, GB) == 8
     assert choose_batch_size(torch.device("cpu"), GB) == CPU_BATCH == 16
-    with pytest.raises(OptionError, match="batch_size"):
-        check_batch_size(0)
+    for size in (0, "2", 2.0):
+        with pytest.raises(OptionError, match=f"batch_size {size!r} is not a positive whole"):
+            check_batch_size(size)  # type: ignore[arg-type]
 
 
 def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

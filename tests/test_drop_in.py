@@ -323,6 +323,9 @@ def test_encode_once_and_decode_twice(random_paths: dict[str, Path]) -> None:
     assert [r.tokens for r in again] == [r.tokens for r in whole] and whole[0].tokens
     assert ours.decode(features[1], options).tokens == whole[1].tokens
     assert ours.detect_language(features)[1] == [r.language_probs for r in whole]
+    for wrong, problem in ((None, "NoneType"), (mel / 0, "NaN")):
+        with pytest.raises(slimwhisper.OptionError, match=problem):
+            ours.decode(wrong)
     assert torch.equal(ours.encoder(both), features)
     several = torch.tensor([[50258, 7, 8], [50258, 9, 10]])
     for tokens, audios in ((several, features[:1]), (several[:1], features)):

@@ -27,12 +27,11 @@ class ScriptWord:
     key: str  # `word_key` of it
 
 
-def read_script(path: str | Path) -> list[str]:
+def read_script(path: Path) -> list[str]:
     """The lines of a text (a .txt or any other), the cues of an .srt or .vtt, the lines of an .lrc.
 
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
-    path = Path(path)
     lines = parse_script(read_text(path, MOST_MIB), path.suffix)
     if not lines:
         raise OptionError(f"{path}: no text in it; give the text of the recording")
@@ -43,6 +42,8 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     """A text, the path of one, or lines -> lines. Raises OptionError, also if it is empty."""
     if isinstance(text, Path):
         return read_script(text)
+    if not isinstance(text, Sequence) or not all(isinstance(line, str) for line in text):
+        raise OptionError(f"text is of type {type(text).__name__}; give a string, lines, or a Path")
     lines = parse_script(text) if isinstance(text, str) else list(text)
     if not any(line.strip() for line in lines):
         raise OptionError("text is empty; give the text of the recording")

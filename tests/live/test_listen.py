@@ -190,9 +190,6 @@ def test_what_is_refused(digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -
     assert list(digits.live([])) == []
     with pytest.raises(OptionError, match="did you mean 'update'"):
         digits.live([], updates=1)
-    for window in (3.0, 31.0, float("nan")):
-        with pytest.raises(OptionError, match="window"):
-            digits.live([], window=window)
     vad._shared_network.cache_clear()
     monkeypatch.setitem(sys.modules, "silero_vad", None)
     with pytest.raises(DependencyError, match="pip install silero-vad"):

@@ -339,6 +339,6 @@ def test_bad_input() -> None:
         stream.append(ONE_SAMPLE)
     stream.finish()
     assert stream.ended and stream.due is None
-    for change in ({"turns": 1}, {"update": 0}, {"words": "yes"}, {"language": "xx"}):
+    for change in ({"turns": 1}, {"window": 31.0}, {"words": "yes"}, {"language": "xx"}):
         with pytest.raises(OptionError, match=next(iter(change))):
             begin(replace(PLAIN, **change))

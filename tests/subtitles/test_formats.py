@@ -243,15 +243,16 @@ def test_a_transcript_is_saved_in_the_format_of_the_suffix(
         slimwhisper.save_transcript(HELLO, tmp_path / name, sentences=True)
         format = name[2:].lower()
         assert (tmp_path / name).read_text() == written(HELLO, format, sentences=True)
-    refused: tuple[tuple[str, dict[str, Any], type[Exception], str], ...] = (
-        ("a.docx", {}, OptionError, "a.docx: its name has to end in one of .txt, .vtt"),
-        ("a.srt", {"max_lines": 2}, OptionError, "'max_lines' is not one of highlight_words"),
-        ("gone/a.srt", {}, OutputError, "a.srt: cannot be written"),
+    wordless, plain, words = one("no words"), {"segments": []}, {"highlight_words": True}
+    refused: tuple[tuple[Any, str, dict[str, Any], type[Exception], str], ...] = (
+        (HELLO, "a.docx", {}, OptionError, "a.docx: its name has to end in one of .txt, .vtt"),
+        (HELLO, "a.srt", {"lines": 2}, OptionError, "'lines' is not one of highlight_words"),
+        (HELLO, "gone/a.srt", {}, OutputError, "a.srt: cannot be written"),
+        (wordless, "a.srt", words, OptionError, "^highlight_words requires word_timestamps True"),
+        (plain, "a.srt", {}, OptionError, "dict'>; give what transcribe returns"),
     )
-    for name, layout, error, message in refused:
+    for transcript, name, layout, error, message in refused:
         with pytest.raises(error, match=message):
-            slimwhisper.save_transcript(HELLO, tmp_path / name, **layout)
-    with pytest.raises(OptionError, match=r"^highlight_words requires word_timestamps True"):
-        slimwhisper.save_transcript(one("no words"), tmp_path / "a.srt", highlight_words=True)
+            slimwhisper.save_transcript(transcript, tmp_path / name, **layout)
     slimwhisper.save_transcript(HELLO, tmp_path / "a.srt", max_line_count=2)
     assert caplog.messages == ["max_line_count has no effect without max_line_width"]
