@@ -62,10 +62,8 @@ def find_recordings(arguments: Sequence[str]) -> list[SourceRecording]:
     for argument in arguments:
         top = Path(argument)
         if top.is_dir():
-            visible = (
-                p for p in top.rglob("*") if not any(map(is_hidden, p.relative_to(top).parts[:-1]))
-            )
-            every = sorted(p for p in visible if takes(str(p)))
+            below = (p for p in top.rglob("*") if takes(str(p)))
+            every = sorted(p for p in below if not any(map(is_hidden, p.relative_to(top).parts)))
             if not every:
                 raise AudioError(f"{escape_line(top)}: has no audio or video files; check the path")
             paths |= dict.fromkeys(every)

@@ -48,9 +48,8 @@ def add_calibrate(commands: Any) -> None:
         "writes a small file for --cache. See docs/internals/caches.md.",
     )
     _add_comparison(p)
-    p.add_argument(
-        *("-o", "--output"), required=True, metavar="FILE", help="a file, NAME.safetensors"
-    )
+    help = "a file, NAME.safetensors"
+    p.add_argument("-o", "--output", required=True, metavar="FILE", help=help)
     help = "percentage points of the word error, such as 0.5%% [0.5%%]"
     p.add_argument("--target_loss", default="0.5%", help=help)
 

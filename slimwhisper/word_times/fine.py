@@ -47,11 +47,14 @@ def with_fine_times(segments: Sequence[Segment], window: DecodedWindow) -> list[
             first = min(int(np.searchsorted(stops, begin, side="right")), len(names) - 1)
             last = min(int(np.searchsorted(stops, end)), len(names) - 1)
             # a dash stands behind its neighbour; a segment of dashes alone keeps a length
-            side = int(begin > 0 and not word_key(word.word) and word_key(segment.text) != "")
+            side = int(not word_key(word.word) and word_key(segment.text) != "")
             words.append(replace(word, start=borders[first][side], end=borders[last][1]))
             begin = end
         kept = segment
         if words and segment.start < segment.end:  # else its text will go, as in whisper
-            kept = replace(segment, start=words[0].start, end=words[-1].end, words=words)
+            spoken = next((i for i, word in enumerate(words) if word_key(word.word)), 0)
+            start = words[spoken].start  # dashes before the segment's first word stand there, too
+            words[:spoken] = [replace(dash, start=start, end=start) for dash in words[:spoken]]
+            kept = replace(segment, start=start, end=words[-1].end, words=words)
         result.append(kept)
     return result

@@ -128,7 +128,7 @@ def test_fine_times_leave_text_without_length_as_it_is() -> None:
     _, _, both = with_fine_times(segments, window)
     assert both.words
     assert 1.0 <= first.start < first.end <= 3.0
-    assert first.end <= both.start == both.words[0].end
+    assert first.end <= both.start == both.words[0].end == both.words[1].start
     assert second == segments[1] and third.end - third.start < 0.03
 
 
