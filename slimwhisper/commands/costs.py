@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
-from slimwhisper.cache.fold import Attention, Folded, fold
+from slimwhisper.cache.fold import Attention, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.formats.names import HUB_MODELS
 from slimwhisper.types import Dims
@@ -61,21 +61,30 @@ def known_dims(name: str) -> Dims | None:
     return OFFICIAL_DIMS.get(shapes.get(named) or named.removeprefix("openai/whisper-"))
 
 
+class _Shapes(Attention):
+    """A block of which only the shapes are of use."""
+
+    def solve(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Nothing is solved: for the meta device, PyTorch would import sympy."""
+        return self.by_head(target)
+
+
+def cache_sizes(plan: CachePlan, batch: int, dims: Dims) -> tuple[int, int]:
+    """The bytes of the caches of `batch` windows, and of as many texts; allocates no memory."""
+    cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx, device=META)
+    return cache.cross.nbytes(), cache.self_.nbytes()
+
+
 def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...]:
     """The size of the engine's caches for `batch` windows, by preset; allocates no memory."""
     d = dims.n_text_state
     square, bias = torch.empty((d, d), device=META), torch.empty(d, device=META)
-    block = Attention(square, bias, square, square, square, bias, dims.n_text_head)
-
-    def folded(form: str) -> list[Folded]:
-        return [fold(block, form).to(META, dtype)] * dims.n_text_layer
-
+    block = _Shapes(square, bias, square, square, square, bias, dims.n_text_head)
     allocations: list[Allocated] = []
     for preset, forms in PRESETS.items():  # the baseline comes first
-        crossing, inner = map(folded, forms)
-        plan = CachePlan(crossing, inner)
-        cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx)
-        cross, self_ = cache.cross.nbytes(), cache.self_.nbytes()
+        crossing, inner = (fold(block, form).to(META, dtype) for form in forms)
+        plan = CachePlan([crossing] * dims.n_text_layer, [inner] * dims.n_text_layer)
+        cross, self_ = cache_sizes(plan, batch, dims)
         total = cross + self_
         saving = (allocations[0].total_bytes if allocations else total) / total
         allocations.append(Allocated(preset, *forms, cross, self_, total, total // batch, saving))

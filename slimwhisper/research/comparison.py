@@ -27,6 +27,7 @@ from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
 from slimwhisper.cache.fold import Activations, blocks_of
 from slimwhisper.cache.forms import Form, parse_form
 from slimwhisper.checkpoint.load import Checkpoint
+from slimwhisper.commands.costs import cache_sizes
 from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype
 from slimwhisper.errors import AudioError
@@ -227,7 +228,7 @@ class Comparison:
         Raises ValueError for settings that the model cannot have.
         """
         plan = CachePlan.of(self.checkpoint.state, self.checkpoint.dims, *self.forms(pair))
-        return self._sizes(plan.to(self.device, self.dtype))
+        return cache_sizes(plan.to(self.device, self.dtype), 1, self.checkpoint.dims)
 
     def measure(self, pair: FormPair) -> MeasuredCache:
         """Decode everything with a pair of caches.
@@ -240,7 +241,7 @@ class Comparison:
         if approximate.recordings != exact.recordings:
             raise AudioError("some recordings can no longer be read; check the disk")
         error, read = compare_logits(self.exact.network, model.network, self.windows)
-        kept_cross, kept_self = self._sizes(model.network.plan)
+        kept_cross, kept_self = cache_sizes(model.network.plan, 1, self.checkpoint.dims)
         truth, words = (list(map(self._words, each.transcripts)) for each in (exact, approximate))
         referred = [i for i, r in enumerate(exact.recordings) if r.reference is not None]
         references = [exact.recordings[i].reference or "" for i in referred]
@@ -273,11 +274,6 @@ class Comparison:
     def _model(self, pair: FormPair) -> SlimWhisper:
         forms, where = self.forms(pair), (self.device, self.dtype)
         return SlimWhisper(Model(self.checkpoint, *where, forms, guarded_plan, self.int8))
-
-    def _sizes(self, plan: CachePlan) -> tuple[int, int]:
-        dims, meta = self.checkpoint.dims, torch.device("meta")
-        cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx, device=meta)
-        return cache.cross.nbytes(), cache.self_.nbytes()
 
     def _decode(
         self, model: SlimWhisper, recordings: Sequence[SourceRecording]

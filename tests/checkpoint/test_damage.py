@@ -43,7 +43,6 @@ CASES: list[d.Case] = [
     ("whole", d.remove(WEIGHTS), (PICKLE, "again")),
     ("whole", d.remove(CONFIG), (CONFIG, "give")),
     ("whole", d.write(WEIGHTS, PAGE), (WEIGHTS, "web page")),
-    ("pickle", d.write(PICKLE, LFS), (PICKLE, "git lfs pull")),
     ("ct2", d.write("model.bin", LFS), ("model.bin", "git lfs pull")),
     ("ct2", d.write("model.bin", "abcdef"), ("model.bin", "damaged CTranslate2")),
     ("pickle", d.pickled(PICKLE, CODE), (PICKLE, "could run code")),
