@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from tests.support.real_models import real_model
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before torch looks
     # numba, which openai-whisper's words start, sets OpenMP's threads to its own
     os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"
+os.environ["NUMBA_OPT"] = "0"  # compiles whisper's small loops in two thirds of the time
 
 
 @pytest.fixture
@@ -88,12 +90,19 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
+        if interpreter := sys.modules.get("triton.runtime.interpreter"):
+            # what runs within a kernel needs no patches but the kernel's, a third of the time
+            interpreter.InterpretedFunction.__call__ = lambda f, *given: f.rewrite()(*given)
+        if comparison := sys.modules.get("torch.testing._comparison"):
+            comparison._HAS_DTENSOR = False  # or the first comparison imports all of them
         gc.freeze()
         gc.enable()
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what ends with the process is looked at once more
+    gc.unfreeze()  # what ends with the process is looked at once more, not at each of pytest's ends
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

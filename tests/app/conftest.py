@@ -18,6 +18,8 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.files import page_folder
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
+from slimwhisper.audio_formats import readers
+from slimwhisper.audio_formats.readers import ReaderProcess
 from slimwhisper.errors import CheckpointError
 from tests.support.live import Begin, Live, served, start, stop
 from tests.support.page_calls import clear_page
@@ -30,6 +32,27 @@ def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patched.delenv("SSL_CERT_FILE", raising=False)
         patched.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def kept_readers() -> Iterator[None]:
+    """Processes read for one server after another, as for a server's jobs: each takes half a second
+    to start.
+    """
+    idle, kind, end = list[ReaderProcess](), ReaderProcess, ReaderProcess.end
+
+    def keep(reader: ReaderProcess) -> None:
+        if reader.busy or reader.poll() is not None:
+            end(reader)
+        else:
+            idle.append(reader)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(readers, "ReaderProcess", lambda: idle.pop() if idle else kind())
+        patched.setattr(kind, "end", keep)
+        yield
+    for reader in idle:
+        reader.end()
 
 
 @pytest.fixture(scope="package")

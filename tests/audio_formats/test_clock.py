@@ -11,7 +11,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
 from tests.support.paths import SAMPLES
-from tests.support.sounds import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, needs_ffmpeg, outputs, write
 
 pytestmark = needs_ffmpeg
 FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")
@@ -35,22 +35,22 @@ GAP = {
 }
 
 
-def late(folder: Path, suffix: str, sound: Path | None = None) -> Path:
-    """A film of 12 s whose sound, of 2 s or given, begins at 4 s."""
-    path = folder / f"late.{suffix}"
-    inputs = (*FILM, "-itsoffset", "4", "-i", sound or write(folder / "a.wav"))
-    ffmpeg(*inputs, "-map", "0:v", "-map", "1:a", *LATE[suffix], path)
-    return path
+def late(folder: Path, sound: Path, *suffixes: str) -> list[Path]:
+    """Films of 12 s whose sound begins at 4 s."""
+    maps = ("-map", "0:v", "-map", "1:a")
+    films = {f"late.{suffix}": (*maps, *LATE[suffix]) for suffix in suffixes}
+    ffmpeg(*FILM, "-itsoffset", "4", "-i", sound, *outputs(folder, films))
+    return [folder / name for name in films]
 
 
 def with_gap(
-    folder: Path, suffix: str, seconds: float, at: float = 1, sound: Path | None = None
-) -> Path:
-    """A recording, of 2 s or given, whose clock jumps."""
-    path = folder / f"gap.{suffix}"
+    folder: Path, seconds: float, *suffixes: str, at: float = 1, sound: Path | None = None
+) -> list[Path]:
+    """Recordings, of 2 s or given, whose clock jumps."""
     jump = ("-af", f"asetpts='PTS+if(gt(T,{at}),{seconds}/TB,0)'")
-    ffmpeg("-i", sound or write(folder / "a.wav", 48_000), *jump, "-c:a", GAP[suffix], path)
-    return path
+    files = {f"gap.{suffix}": (*jump, "-c:a", GAP[suffix]) for suffix in suffixes}
+    ffmpeg("-i", sound or write(folder / "a.wav", 48_000), *outputs(folder, files))
+    return [folder / name for name in files]
 
 
 def spoken(samples: NDArray[np.float32]) -> list[tuple[float, float]]:
@@ -61,18 +61,18 @@ def spoken(samples: NDArray[np.float32]) -> list[tuple[float, float]]:
     return [(a / 16_000, b / 16_000) for a, b in zip(starts, ends, strict=True)]
 
 
-@pytest.mark.parametrize("suffix", LATE)
-def test_sound_that_starts_late(tmp_path: Path, suffix: str) -> None:
-    start, end = spoken(load_audio(late(tmp_path, suffix)))[-1]  # a codec's delay may come first
-    assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15)
+def test_sound_that_starts_late(tmp_path: Path) -> None:
+    for film in late(tmp_path, write(tmp_path / "a.wav"), *LATE):
+        start, end = spoken(load_audio(film))[-1]  # a codec's delay may come first
+        assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15), film
 
 
-@pytest.mark.parametrize("suffix", GAP)
-def test_a_gap_is_silence(tmp_path: Path, suffix: str) -> None:
-    *_, (_, end), (start, last) = spoken(load_audio(with_gap(tmp_path, suffix, 6)))
-    assert last == pytest.approx(8, abs=0.1)
-    if suffix != "ogg":  # its clock is that of pages, so the gap may be earlier
-        assert (end, start) == pytest.approx((1, 7), abs=0.1)
+def test_a_gap_is_silence(tmp_path: Path) -> None:
+    for path in with_gap(tmp_path, 6, *GAP):
+        *_, (_, end), (start, last) = spoken(load_audio(path))
+        assert last == pytest.approx(8, abs=0.1), path
+        if path.suffix != ".ogg":  # its clock is that of pages, so the gap may be earlier
+            assert (end, start) == pytest.approx((1, 7), abs=0.1), path
 
 
 def test_an_avi_states_its_start(tmp_path: Path) -> None:
@@ -84,31 +84,28 @@ def test_an_avi_states_its_start(tmp_path: Path) -> None:
     assert spoken(load_audio(bytes(data)))[0][0] == pytest.approx(4, abs=0.12)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "options"),
-    [
-        ("m4a", ("-c:a", "aac", "-ar", "8000")),  # 0.13 s of delay
-        ("ts", ("-c:a", "aac", "-output_ts_offset", "40000")),
-        ("ogg", ("-c:a", "libopus")),
-        ("webm", ("-c:a", "libopus", "-output_ts_offset", "0.08")),
-        ("mkv", ("-c:a", "libopus", "-af", "asetpts='PTS+0.06*random(1)/TB'")),  # jitter
-    ],
-)
-def test_delays_and_jitter_add_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, options: tuple[str, ...]
-) -> None:
-    path = tmp_path / f"a.{suffix}"
-    ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *options, path)
-    samples = load_audio(path)
+DELAYED = {
+    "a.m4a": ("-c:a", "aac", "-ar", "8000"),  # 0.13 s of delay
+    "a.ts": ("-c:a", "aac", "-output_ts_offset", "40000"),
+    "a.ogg": ("-c:a", "libopus"),
+    "a.webm": ("-c:a", "libopus", "-output_ts_offset", "0.08"),
+    "a.mkv": ("-c:a", "libopus", "-af", "asetpts='PTS+0.06*random(1)/TB'"),  # jitter
+}
+
+
+def test_delays_and_jitter_add_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *outputs(tmp_path, DELAYED))
+    found = [load_audio(tmp_path / name) for name in DELAYED]
     monkeypatch.setattr("slimwhisper.audio_formats.ffmpeg.JITTER", float("inf"))
-    np.testing.assert_array_equal(samples, load_audio(path))
+    for name, samples in zip(DELAYED, found, strict=True):
+        np.testing.assert_array_equal(samples, load_audio(tmp_path / name), name)
 
 
 @pytest.mark.parametrize("suffix", ["webm", "ts"])
 def test_a_clock_that_jumps_by_hours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
 ) -> None:
-    samples = load_audio(with_gap(tmp_path, suffix, 36_000))
+    samples = load_audio(*with_gap(tmp_path, 36_000, suffix))
     assert len(samples) < 3 * 16_000
     (line,) = [record.getMessage() for record in caplog.records]
     assert "its clock jumps from 0:01 to 10:00:01" in line
@@ -116,14 +113,15 @@ def test_a_clock_that_jumps_by_hours(
 
 def test_clocks_that_start_again(tmp_path: Path) -> None:
     """As in recordings of television that were put together."""
-    data = with_gap(tmp_path, "ts", 0).read_bytes()
+    (path,) = with_gap(tmp_path, 0, "ts")
+    data = path.read_bytes()
     assert len(load_audio(data + data)) == pytest.approx(2 * len(load_audio(data)), abs=1)
 
 
 def test_a_jump_past_the_stated_end_is_not_filled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = with_gap(tmp_path, "webm", 600)
+    (path,) = with_gap(tmp_path, 600, "webm")
     data = path.read_bytes()
     at = data.index(b"\x44\x89\x88") + 3  # the file's duration, in ms
     path.write_bytes(data[:at] + struct.pack(">d", 2000.0) + data[at + 8 :])
@@ -146,7 +144,7 @@ def test_the_first_text_of_a_film(
     """Of the sound alone, but later; a model finds no text that begins after a window's first
     second.
     """
-    film = late(tmp_path, "mkv", PHONE)
+    (film,) = late(tmp_path, PHONE, "mkv")
     (_, plain), (_, text) = (
         next(digits.transcribe_many([path], loaders=loaders, **options)) for path in (PHONE, film)
     )
@@ -157,7 +155,7 @@ def test_the_first_text_of_a_film(
 
 @pytest.mark.parametrize("seconds", [3, 12, 100])
 def test_texts_after_a_gap(tmp_path: Path, digits: SlimWhisper, seconds: float) -> None:
-    path = with_gap(tmp_path, "webm", seconds, 2.6, PHONE)
+    (path,) = with_gap(tmp_path, seconds, "webm", at=2.6, sound=PHONE)
     plain, late = digits.transcribe(PHONE)["segments"], digits.transcribe(path)["segments"]
     assert [s["text"] for s in late] == [s["text"] for s in plain]
     assert late[1]["start"] == pytest.approx(plain[1]["start"] + seconds, abs=0.3)

@@ -19,12 +19,12 @@ LISTED = "2 audio tracks: 1 jpn (default), 2 eng"
 SECONDS = {1: 2.0, 2: 9.04}  # of each track
 
 
-@pytest.fixture
-def film(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Japanese, which is the default, and English, as players list them."""
-    path = tmp_path / "film.mkv"
+    path = tmp_path_factory.mktemp("film") / "film.mkv"
     tags = ("-metadata:s:a:0", "language=jpn", "-metadata:s:a:1", "language=eng")
-    inputs = ("-i", write(tmp_path / "a.wav", 16_000, 2), "-i", PHONE)
+    inputs = ("-i", write(path.with_name("a.wav"), 16_000, 2), "-i", PHONE)
     maps = ("-map", "0", "-map", "1", "-c:a", "flac", "-disposition:a:0", "default")
     ffmpeg(*inputs, *maps, *tags, path)
     return path
@@ -53,7 +53,7 @@ def test_a_track_that_is_not_there(film: Path, chosen: str | int) -> None:
     assert str(raised.value) == f"{film}: has no audio track '{chosen}', only {LISTED}"
 
 
-def test_a_recording_with_one_track(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_with_one_track(caplog: pytest.LogCaptureFixture) -> None:
     assert len(load_audio(PHONE, audio_track=1)) == len(load_audio(PHONE))
     assert len(load_audio(PHONE, audio_track="en")) == len(load_audio(PHONE)), "it may be"
     with pytest.raises(AudioError, match=r"has no audio track '2', only 1 audio track: 1$"):

@@ -57,6 +57,11 @@ def write(path, rate=16000, channels=1, seconds=SECONDS, **options):
     return path
 
 
+def outputs(folder, targets):
+    """For several files by one `ffmpeg`, as it takes long to start: their names and options."""
+    return [part for name, options in targets.items() for part in (*options, folder / name)]
+
+
 def convert(path, target, *options):
     ffmpeg("-i", path, *options, target)
     return target
