@@ -21,7 +21,7 @@ from slimwhisper.errors import ReaderKilledError
 from tests.support.live import Begin, Live, eventually, held_readers
 from tests.support.paths import BROKEN, PHONE
 from tests.support.realtime import PATH, QUERY, encoded, sample, until
-from tests.support.sounds import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, write
 from tests.support.spoken import EXPECTED, LONG, SAMPLES
 
 
@@ -63,7 +63,6 @@ def test_errors_in_openais_shape(live: Live) -> None:
     assert (killed.status, killed.headers) == (503, {"Retry-After": "10"})
 
 
-@needs_ffmpeg
 def test_what_is_odd_is_said_in_a_header(live: Live, tmp_path: Path) -> None:
     """Each in each response's header, whatever the tags in the file."""
     data = PHONE.read_bytes()

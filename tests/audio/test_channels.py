@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.samples import Samples
 from slimwhisper.errors import AudioError
-from tests.support.sounds import convert, needs_ffmpeg, sound, write
+from tests.support.sounds import convert, sound, write
 
 
 def everything(samples: Samples) -> NDArray[np.float32]:
@@ -35,7 +35,6 @@ def test_a_channel_is_as_alone(tmp_path: Path, rate: int, channels: int) -> None
         assert channel.read(10**8, 10**9).shape == (0,)
 
 
-@needs_ffmpeg
 def test_compressed_files_have_channels(tmp_path: Path) -> None:
     wav = write(tmp_path / "a.wav", 16_000, 2)
     path = convert(wav, tmp_path / "a.m4a")

@@ -11,9 +11,8 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
 from tests.support.paths import SAMPLES
-from tests.support.sounds import ffmpeg, needs_ffmpeg, outputs, write
+from tests.support.sounds import ffmpeg, outputs, write
 
-pytestmark = needs_ffmpeg
 FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")
 LATE = {
     "mkv": ("-c:v", "libx264", "-c:a", "aac"),

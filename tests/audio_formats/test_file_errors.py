@@ -16,7 +16,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio_formats.ffmpeg import ALLOWED
 from slimwhisper.errors import AudioError
 from tests.support.fuzz import examples
-from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, needs_ffmpeg, outputs, write
+from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, outputs, write
 
 PICTURE = ("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4")
 
@@ -80,7 +80,6 @@ def test_text_and_playlists_open_nothing(tmp_path, monkeypatch, text):
             assert_error(f"{name}: not audio", name)
 
 
-@needs_ffmpeg
 def test_no_sound_that_is_read(tmp_path):
     """FFmpeg could read the rare ones: `slimwhisper.audio_formats.names` says why it may not."""
     ffmpeg(*PICTURE, tmp_path / "silent.mp4")
@@ -98,7 +97,6 @@ def test_no_sound_that_is_read(tmp_path):
     assert_error(r"a\.nut: not audio", rare)
 
 
-@needs_ffmpeg
 def test_a_films_pictures_are_not_decoded(tmp_path):
     """Sound comes out, and no decoder of pictures is opened to look at them."""
     film = tmp_path / "film.avi"
@@ -138,7 +136,6 @@ def lossy(tmp_path_factory):
     return folder
 
 
-@needs_ffmpeg
 @examples(150)
 @given(
     st.sampled_from(WRITTEN),
@@ -164,7 +161,6 @@ def test_any_damage_is_read_or_one_line(sound_files, kind, at, damage):
         assert samples.dtype == np.float32 and samples.size and np.abs(samples).max() <= 1
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize(("start", "stop"), [(0.5, 0.55), (0.2, 0.9)])
 @pytest.mark.parametrize("suffix", ["m4a", "ogg"])
 def test_noise_within_a_file(tmp_path, lossy, suffix, start, stop):
@@ -207,7 +203,6 @@ def test_truncated_lossless(tmp_path, suffix, rate, channels):
     assert_truncated(write(tmp_path / f"a.{suffix}", rate, channels, seconds=6))
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize("suffix", LOSSY)
 def test_truncated_lossy(tmp_path, lossy, suffix):
     assert_truncated(Path(shutil.copy(lossy / f"a.{suffix}", tmp_path)))
@@ -226,7 +221,6 @@ INTACT = {
 }
 
 
-@needs_ffmpeg
 def test_intact_files_are_not_truncated(tmp_path):
     source = write(tmp_path / "source.flac", 48000)
     ffmpeg("-i", source, *PICTURE[:4], *outputs(tmp_path, INTACT))
@@ -234,7 +228,6 @@ def test_intact_files_are_not_truncated(tmp_path):
         assert abs(load_audio(tmp_path / name).size / 16000 - SECONDS) < 0.15, name
 
 
-@needs_ffmpeg
 def test_a_stream_that_states_no_length_is_not_truncated(tmp_path):
     for kind in ("flac", "matroska", "wav"):
         data = ffmpeg("-i", write(tmp_path / "a.wav", 48000), "-f", kind, "pipe:1")

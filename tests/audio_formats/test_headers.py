@@ -11,7 +11,7 @@ import soundfile
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError
 from tests.support.paths import SAMPLES
-from tests.support.sounds import convert, ffmpeg, needs_ffmpeg, sound, write
+from tests.support.sounds import convert, ffmpeg, sound, write
 
 # by format: the last bytes before the size of the samples, its bytes, and what it counts besides
 FORMATS = {
@@ -131,7 +131,6 @@ def test_samples_that_are_not_numbers(tmp_path: Path, value: float, subtype: str
         load_audio(tmp_path / "a.wav")
 
 
-@needs_ffmpeg
 def test_what_an_opus_file_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = convert(SAMPLES / "phone-number.wav", tmp_path / "a.webm", "-c:a", "libopus")
     data = bytearray(path.read_bytes())
@@ -142,7 +141,6 @@ def test_what_an_opus_file_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.messages == ["audio data: its header leaves out its first 1.4 s"]
 
 
-@needs_ffmpeg
 def test_mostly_noise_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = convert(write(tmp_path / "a.wav"), tmp_path / "a.mp3").read_bytes()
     noise = np.random.default_rng(0).bytes(200_000)
@@ -150,7 +148,6 @@ def test_mostly_noise_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["audio data: damaged: most of it is not audio that can be decoded"]
 
 
-@needs_ffmpeg
 def test_many_edits_are_refused_before_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.m4a"
     ffmpeg("-i", SAMPLES / "phone-number.wav", "-c:a", "aac", path)

@@ -11,9 +11,8 @@ from slimwhisper.audio.samples import ReadOptions
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
-from tests.support.sounds import ffmpeg, needs_ffmpeg, write
+from tests.support.sounds import ffmpeg, write
 
-pytestmark = needs_ffmpeg
 PHONE = SAMPLES / "phone-number.wav"
 LISTED = "2 audio tracks: 1 jpn (default), 2 eng"
 SECONDS = {1: 2.0, 2: 9.04}  # of each track

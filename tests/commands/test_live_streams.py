@@ -18,7 +18,7 @@ from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import AudioError, OptionError
 from tests.support.paths import SAMPLES
 from tests.support.servers import Server, serving
-from tests.support.sounds import convert, ffmpeg, needs_ffmpeg, sound, wav, write
+from tests.support.sounds import convert, ffmpeg, sound, wav, write
 
 NAME = "standard input"
 
@@ -156,7 +156,6 @@ def playlist(names: list[str], ended: bool) -> bytes:
 
 
 @pytest.mark.slow
-@needs_ffmpeg
 def test_hls(site: Server, tmp_path: Path) -> None:
     """A playlist that is whole; and one that grows: its pieces are read before more arrive."""
     speech = write(tmp_path / "speech.wav", seconds=5.0)
@@ -179,7 +178,6 @@ def test_hls(site: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_ffmpeg
 def test_udp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MPEG-TS, sent again and again until it is received; then nothing more arrives."""
     monkeypatch.setattr(streams, "TIMEOUT", (15.0, 2.0))

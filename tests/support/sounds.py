@@ -36,10 +36,10 @@ def claps(seconds: float) -> np.ndarray:
 SECONDS = 2.0
 STEP = 1 / 32768
 
-needs_ffmpeg = pytest.mark.skipif(not shutil.which("ffmpeg"), reason="no ffmpeg program")
-
 
 def ffmpeg(*args):
+    if not shutil.which("ffmpeg"):
+        pytest.skip("no ffmpeg program")
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *map(str, args)]
     return subprocess.run(command, check=True, capture_output=True).stdout
 
