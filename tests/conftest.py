@@ -85,6 +85,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     if session.config.option.dist == "no":  # else others have torch and the tests
         import torch
 
+        torch.testing._comparison._HAS_DTENSOR = False  # would import a large package
         if not torch.cuda.is_available():  # before anything imports triton
             os.environ["TRITON_INTERPRET"] = "1"
     try:
@@ -93,16 +94,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         if interpreter := sys.modules.get("triton.runtime.interpreter"):
             # what runs within a kernel needs no patches but the kernel's, a third of the time
             interpreter.InterpretedFunction.__call__ = lambda f, *given: f.rewrite()(*given)
-        if comparison := sys.modules.get("torch.testing._comparison"):
-            comparison._HAS_DTENSOR = False  # or the first comparison imports all of them
         gc.freeze()
         gc.enable()
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what ends with the process is looked at once more, not at each of pytest's ends
-    gc.collect()
-    gc.freeze()
+    gc.unfreeze()  # what ends with the process is looked at once more
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,6 +13,7 @@ import pytest
 from slimwhisper import SlimWhisper
 from slimwhisper.cli import main
 from slimwhisper.text import escape_line, parse_size
+from tests.support.command import RunCLI
 from tests.support.fake_model import fake_model
 from tests.support.paths import SAMPLES
 
@@ -65,18 +66,14 @@ def test_nor_does_the_library(
 @streams
 @pytest.mark.parametrize("command", ["report", "--version"])
 def test_commands_that_only_print(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stream: Any, command: str
+    monkeypatch: pytest.MonkeyPatch, run_cli: RunCLI, stream: Any, command: str
 ) -> None:
     """Those that cannot have failed; in one line, but for a reader that has enough."""
     monkeypatch.setattr(sys, "stdout", stream)
-    try:
-        status = main([command])
-    except SystemExit as ended:
-        status = int(ended.code or 0)
-    assert status == (stream is not None and command != "--version")
-    said = capsys.readouterr().err
-    full = status and stream.number == ENOSPC
-    assert said.count("\n") == full and ("cannot be written (No space left" in said) == full
+    ran = run_cli(command)
+    assert ran.status == (stream is not None and command != "--version")
+    full = ran.status and stream.number == ENOSPC
+    assert ran.err.count("\n") == full and ("cannot be written (No space left" in ran.err) == full
 
 
 @pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", "2>/dev/full | head -c 1"])
@@ -113,14 +110,10 @@ def test_what_could_mislead_a_terminal_is_escaped(text: str, escaped: str) -> No
         ["a\x1b[31m\u202e.wav"],
     ],
 )
-def test_arguments_are_escaped(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main(["transcribe", *arguments])
-    except SystemExit as ended:  # argparse's own errors
-        status = int(ended.code or 0)
-    said = capsys.readouterr()
-    assert status != 0 and r"\x1b[31m\u202e" in said.err
-    assert not {"\x1b", "\u202e"} & set(said.out + said.err)
+def test_arguments_are_escaped(arguments: list[str], run_cli: RunCLI) -> None:
+    ran = run_cli("transcribe", *arguments)
+    assert ran.status != 0 and r"\x1b[31m\u202e" in ran.err
+    assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "6 gigabytes", "6GiB", "1e9"])

@@ -24,7 +24,7 @@ RECORDINGS = [
 ]
 # several at once where none hides another; the first ones are quick
 QUICK: list[dict[str, Any]] = [
-    {"initial_prompt": "Carried along.", "carry_initial_prompt": True},
+    {"initial_prompt": "So", "carry_initial_prompt": True, "condition_on_previous_text": False},
     {"no_speech_threshold": 0.0, "logprob_threshold": None},
     {"clip_timestamps": "1,9.5,20,41"},
     {"beam_size": 5, "patience": 2.0, "length_penalty": 0.5, "sample_len": 12},

@@ -1,6 +1,5 @@
 """Speech regions: the package's own as the reference, in blocks of any size, threads untouched."""
 
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
@@ -15,6 +14,7 @@ from slimwhisper.cores import one_thread, usual_threads
 from slimwhisper.errors import DependencyError
 from slimwhisper.recordings.speech import pack_regions
 from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions
+from tests.support.command import python
 from tests.support.sessions import Heard
 from tests.support.spoken import LONG, SAMPLES
 
@@ -160,9 +160,7 @@ for mine in (3, 2):  # the second time the package is there already
 
 
 def test_threads_keep_their_number() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = python("-c", THREADS)
     assert done.returncode == 0, done.stderr
 
 

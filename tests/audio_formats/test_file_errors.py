@@ -16,7 +16,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.audio_formats.ffmpeg import ALLOWED
 from slimwhisper.errors import AudioError
 from tests.support.fuzz import examples
-from tests.support.sounds import SECONDS, STEP, convert, ffmpeg, outputs, write
+from tests.support.sounds import SECONDS, STEP, ffmpeg, outputs, write
 
 PICTURE = ("-f", "lavfi", "-i", "testsrc=size=32x32:rate=5:duration=6", "-c:v", "mpeg4")
 
@@ -82,19 +82,17 @@ def test_text_and_playlists_open_nothing(tmp_path, monkeypatch, text):
 
 def test_no_sound_that_is_read(tmp_path):
     """FFmpeg could read the rare ones: `slimwhisper.audio_formats.names` says why it may not."""
-    ffmpeg(*PICTURE, tmp_path / "silent.mp4")
-    ffmpeg(*PICTURE[:4], "-frames:v", "1", tmp_path / "picture.png")
+    ffmpeg(*PICTURE, tmp_path / "silent.mp4", "-frames:v", "1", tmp_path / "picture.png")
     assert_error("silent.mp4: .*no audio", tmp_path / "silent.mp4")
     assert_error("picture.png: not audio", tmp_path / "picture.png")
-    wav = write(tmp_path / "a.wav")
-    path = convert(wav, tmp_path / "a.mkv", "-c:a", "aac")
+    coded = {"a.mkv": ("-c:a", "aac"), "a.nut": ("-c:a", "pcm_s16le")}
+    coded["a.ts"] = ("-ar", "48000", "-ac", "2", "-c:a", "s302m", "-strict", "-2")
+    ffmpeg("-i", write(tmp_path / "a.wav"), *outputs(tmp_path, coded))
+    path = tmp_path / "a.mkv"
     path.write_bytes(path.read_bytes().replace(b"A_AAC", b"A_XYZ"))
     assert_error(r"a\.mkv: .*decoder", path)
-    coded = ("-ar", "48000", "-ac", "2", "-c:a", "s302m", "-strict", "-2")
-    rare = convert(wav, tmp_path / "a.ts", *coded)
-    assert_error(r"a\.ts: .*'s302m'", rare)
-    rare = convert(wav, tmp_path / "a.nut", "-c:a", "pcm_s16le")
-    assert_error(r"a\.nut: not audio", rare)
+    assert_error(r"a\.ts: .*'s302m'", tmp_path / "a.ts")
+    assert_error(r"a\.nut: not audio", tmp_path / "a.nut")
 
 
 def test_a_films_pictures_are_not_decoded(tmp_path):

@@ -59,7 +59,9 @@ FLOAT8 = ["compact:float8=true", "keyformer_latent:budget=6,float8=true"]
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("spec", [*CROSS, *(s for s in WHOLE if serves(s, "cross"))])
 def test_cross_attention(spec: str, group: int) -> None:
-    """Steps and prompts, in place and gathered; the slots have been used before."""
+    """Steps and prompts, in place, and gathered with windows that end early; the slots have been
+    used before.
+    """
     cache, features = allocate(spec, "x", 4, group), noise(4, FRAMES, WIDTH, seed=2)
     if "compact" in spec:
         features[:, 36:] *= 0.01  # silence becomes little
@@ -69,16 +71,18 @@ def test_cross_attention(spec: str, group: int) -> None:
     windows, rows = features.unbind(), Rows.block(3, group)
     rows = replace(rows, ids=rows.ids + group, slots=rows.slots + 1, first_slot=1, first_row=group)
     scattered = Rows.of(rows.ids, torch.tensor([2, 0, 3]).repeat(group))
+    ends = torch.tensor([FRAMES, 9, 30]).repeat(group) if parse_form(spec).exact else None
     for i, layer in enumerate(cache.cross.layers):
         for tokens, call in ((1, layer.step), (4, layer.attend), (60, layer.attend)):
             if tokens == 60 and not parse_form(spec).exact:
                 continue
             x = noise(3 * group, tokens, WIDTH, seed=3)
-            for where in (rows, scattered):
+            for where in (rows, replace(scattered, audio=ends)):
                 attended = call(x, where)
                 slots = where.slots.repeat_interleave(where.group)
                 for row, slot in enumerate(slots.tolist()):
-                    expected = cross_reference(spec, i, x[row], windows[slot])
+                    heard = windows[slot][: None if where.audio is None else where.audio[row]]
+                    expected = cross_reference(spec, i, x[row], heard)
                     torch.testing.assert_close(attended[row], expected)
         if is_exact(spec):  # for word timestamps: q_i K_i^T / sqrt(d_k)
             x, p = noise(4, 5, WIDTH, seed=3), plain("cross", i)

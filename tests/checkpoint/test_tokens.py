@@ -10,7 +10,7 @@ import pytest
 import slimwhisper
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.formats.load import load_checkpoint
-from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary
+from slimwhisper.tokens.vocabulary import Vocabulary, get_tokenizer, get_vocabulary, is_openai_table
 from tests.support import damage as d
 from tests.support.checkpoints import refusal, tiny_dims
 from tests.support.hf_folders import MARKS, STAMPS, Table, hf_folder, trained_table, whisper_table
@@ -55,6 +55,7 @@ def test_a_folder_that_says_what_whisper_does_is_whispers(tmp_path: Path) -> Non
     folder = hf_folder(tmp_path / "model", whisper_table(), generation=usual)
     found = load_checkpoint(folder)
     assert found.tokens is get_vocabulary(found.dims)
+    assert not is_openai_table(whisper_table().ids | {"a second name": 300}, t)
     model = slimwhisper.load_model(folder, device="cpu")
     assert model.settings == []
     assert model.make_options() == slimwhisper.Options()

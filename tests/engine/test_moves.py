@@ -10,9 +10,8 @@ from torch import Tensor
 from slimwhisper.engine.requests import Rules, Window
 from slimwhisper.engine.rows import RowState
 from slimwhisper.engine.runner import GroupRunner
-from slimwhisper.engine.sampling import GreedySampler
+from slimwhisper.engine.sampling import BeamSampler
 from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
-from slimwhisper.kernels.dispatch import Kernels
 from tests.support.fuzz import examples
 from tests.support.windows import CPU, DIMS, VOCABULARY
 
@@ -25,11 +24,11 @@ def runner_of(width: int, group: RowGroup) -> GroupRunner:
     """With random numbers in all rows."""
     state = RowState(DIMS, CPU, WINDOWS, width, (WINDOWS * width, 999), VOCABULARY)
     state.filters.prepare([RULES])
-    for number, t in enumerate((*state.by_row(), *state.by_window())):
+    unused: Any = None
+    sampler = BeamSampler(state, VOCABULARY.eot, unused, 1.0, False)
+    for number, t in enumerate((*state.by_row(), *state.by_window(), *sampler.by_window())):
         drawn = torch.randn(t.shape, generator=torch.Generator().manual_seed(number))
         t.copy_((100 * drawn).abs().to(t.dtype))
-    unused: Any = None
-    sampler = GreedySampler(state, VOCABULARY.eot, Kernels(CPU, torch.float32))
     return GroupRunner(unused, group, unused, sampler, state, None, unused)
 
 
@@ -46,7 +45,7 @@ def test_windows_move_together(width: int, leaving: list[int], preempted: set[in
         group.add(Ticket(number, Window(None, (1, 2), 0, RULES), number))
         group.tickets[-1].count = 3 + number
     tickets, runners = list(group.tickets), [runner_of(width, group) for _ in range(3)]
-    before, together, alone = (runner.state for runner in runners)
+    before = runners[0].state
     saved = [tickets[n] for n in leaving if n in preempted]
     moves = [
         Move(group, *group.remove(tickets[n]), tickets[n] if n in preempted else None)
@@ -68,8 +67,10 @@ def test_windows_move_together(width: int, leaving: list[int], preempted: set[in
         for ours, theirs in zip(found, expected, strict=True):
             assert torch.equal(ours[: len(index)], theirs[index])
 
-    for state in (together, alone):
+    first = runners[0].sampler
+    for state, sampler in ((runner.state, runner.sampler) for runner in runners[1:]):
         same([*state.by_row()], [*before.by_row()], rows)
         same([*state.by_window()], [*before.by_window()], order)
+        same([*sampler.by_window()], [*first.by_window()], order)
         assert (state.table[len(rows) :] == 999).all()
         assert (state.locations.ids[len(rows) :] == 9 * width).all()

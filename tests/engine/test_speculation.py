@@ -80,10 +80,12 @@ class Guesses:
 
 @pytest.fixture(scope="module")
 def windows() -> list[Window]:
-    """Each with a prompt of its own."""
+    """Each with a prompt of its own; one ends so early that another takes its rows."""
+    some = [*short_windows(6, LENGTH)]
+    some[3] = short_windows(4, LENGTH // 2)[3]
     return [
         replace(w, prompt=(900 + i, *w.prompt), sot_index=w.sot_index + 1)
-        for i, w in enumerate(short_windows(6, LENGTH))
+        for i, w in enumerate(some)
     ]
 
 

@@ -135,9 +135,10 @@ def decode(
     requests: Sequence[Window],
     slots: int,
     search: Search | None = None,
+    check_every: int | None = None,
 ) -> list[Decoded]:
-    results = []
-    for (answer,) in run(Engine(model, slots, search), dict(enumerate(requests))).values():
+    results, engine = [], Engine(model, slots, search, check_every)
+    for (answer,) in run(engine, dict(enumerate(requests))).values():
         assert isinstance(answer, Decoded)
         results.append(answer)
     return results
