@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -115,16 +115,12 @@ def test_a_call_that_is_given_up_leaves_nothing(model: SlimWhisper) -> None:
     assert engine.idle and engine.room == engine.slots
 
 
-def test_an_engine_after_an_error_is_not_kept(
-    model: SlimWhisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_after_an_error_is_not_kept(model: SlimWhisper) -> None:
     model.transcribe(AUDIO[0], temperature=0, **QUICK)
     assert model.transcriber.nbytes() > 0
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", Mock(side_effect=RuntimeError("the driver is gone")))
-        with pytest.raises(RuntimeError, match="the driver is gone"):
-            model.transcribe(AUDIO[0], temperature=0, **QUICK)
+    gone = RuntimeError("the driver is gone")
+    with patch.object(Engine, "step", side_effect=gone), pytest.raises(RuntimeError, match="gone"):
+        model.transcribe(AUDIO[0], temperature=0, **QUICK)
     assert not model.transcriber.engines
     assert model.transcribe(AUDIO[0], temperature=0, **QUICK)["language"] == "en"
 
@@ -177,7 +173,7 @@ def test_the_idle_engine_makes_room_first(
     ("where", "name"), [(Engine, "step"), (RecordingSource, "next_window"), (module, "make_engine")]
 )
 def test_an_interrupt_ends_all_that_is_in_the_engine(
-    model: SlimWhisper, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    model: SlimWhisper, where: Any, name: str
 ) -> None:
     """Ctrl-C: the thread that it comes to raises it, others get an error, and all is as new."""
     alone = model.transcribe(AUDIO[1], temperature=0, **QUICK)
@@ -185,10 +181,8 @@ def test_an_interrupt_ends_all_that_is_in_the_engine(
     other = model.transcriber.call(SEARCH, 1)
     other.submit(RecordingSource(recording(20, 3)), "other")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(where, name, Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            model.transcribe(AUDIO[1], temperature=0, **QUICK)
+    with patch.object(where, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        model.transcribe(AUDIO[1], temperature=0, **QUICK)
     (*_, ended) = other.run()
     assert isinstance(ended, Failed if name != "make_engine" else Failed | Finished)
     assert not isinstance(ended, Failed) or "interrupted" in str(ended.error)
@@ -266,14 +260,12 @@ def test_each_step_is_told(model: SlimWhisper) -> None:
     """To whoever asks; the last one, too."""
     steps = list[tuple[int, int]]()
     model.transcribe_many(AUDIO, **QUICK).close()  # type: ignore[attr-defined]
-    step, made = Engine.step, list[int]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "step", lambda self: (made.append(1), step(self))[1])
+    with patch.object(Engine, "step", autospec=True, side_effect=Engine.step) as step:
         results = model.transcribe_many(
             AUDIO, on_step=lambda filled, slots, _: steps.append((filled, slots)), **QUICK
         )
         assert len(list(results)) == 3
-    assert len(steps) == len(made) and all(1 <= filled <= slots for filled, slots in steps)
+    assert len(steps) == step.call_count and all(1 <= filled <= slots for filled, slots in steps)
 
 
 def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
@@ -400,8 +392,10 @@ def test_pieces_of_one_recording_leave_room_for_others(network: Model) -> None:
     assert [source for source, _ in run(call)] == ["short", "pieces"]
 
 
-def test_two_kinds_of_search_stay_within_the_memory_of_one(network: Model) -> None:
-    """That of `slots` greedy windows, in turns or side by side."""
+def test_two_kinds_of_search_stay_within_the_memory_of_one(
+    network: Model, made: list[tuple[int, int | None]]
+) -> None:
+    """That of `slots` greedy windows, in turns; beside a live source, what it leaves of it."""
     transcriber, most = Transcriber(network), 6 * slot_bytes(network, Search())
     transcriber.slots = 6
     searches = SEARCH, replace(SEARCH, beams=2)
@@ -414,3 +408,8 @@ def test_two_kinds_of_search_stay_within_the_memory_of_one(network: Model) -> No
     while transcriber.step():
         assert transcriber.nbytes() <= most
     assert [len(run(call)) for call in calls] == [3, 3]
+    stream = calls[1].submit(Mock(live=True, due=None, backlog=0.0, done=False), "it")
+    submit(calls[0], "it", recording(60, 3))
+    transcriber.step()
+    transcriber.cancel(stream)
+    assert run(calls[0]) and made == [(6, None), (3, 2), (1, None), (6, None)]
