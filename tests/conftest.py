@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,10 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         return (yield)
     finally:
         if interpreter := sys.modules.get("triton.runtime.interpreter"):
-            # what runs within a kernel needs no patches but the kernel's, a third of the time
-            interpreter.InterpretedFunction.__call__ = lambda f, *given: f.rewrite()(*given)
+            # functions that a kernel calls find Triton's patches there from their first call on;
+            # it made them again for each call, a third of the time
+            kind, patched = interpreter.InterpretedFunction, cache(interpreter._patch_lang)
+            kind.__call__ = lambda f, *given, **by: patched(f.fn) and f.rewrite()(*given, **by)
         gc.freeze()
         gc.enable()
 

@@ -1,14 +1,13 @@
 """`samples/` by the bundled model, through the command line: words and times."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jiwer
 import pytest
 
+from tests.support.command import python
 from tests.support.spoken import EXPECTED, LONG, SAMPLES
 
 
@@ -17,8 +16,8 @@ def test_readme_s_first_command(tmp_path: Path) -> None:
     """Every word, and 19 of 20 segments within 0.2 s of the words in them."""
     assert {".wav", ".flac", ".mp3", ".m4a", ".ogg"} <= {Path(name).suffix for name in EXPECTED}
     assert EXPECTED[LONG]["segments"][-1]["end"] > 170
-    command = [sys.executable, "-m", "slimwhisper", "transcribe", str(SAMPLES), "--model", "digits"]
-    done = subprocess.run([*command, "-o", str(tmp_path)], capture_output=True, text=True)
+    flags = ("--model", "digits", "-o", str(tmp_path))
+    done = python("-m", "slimwhisper", "transcribe", str(SAMPLES), *flags)
     found: dict[str, dict[str, Any]] = {
         name: json.loads((tmp_path / Path(name).with_suffix(".json")).read_text())
         for name in EXPECTED
