@@ -3,10 +3,9 @@
 import ctypes
 import gc
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +90,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        if interpreter := sys.modules.get("triton.runtime.interpreter"):
-            # functions that a kernel calls find Triton's patches there from their first call on;
-            # it made them again for each call, a third of the time
-            kind, patched = interpreter.InterpretedFunction, cache(interpreter._patch_lang)
-            kind.__call__ = lambda f, *given, **by: patched(f.fn) and f.rewrite()(*given, **by)
         gc.freeze()
         gc.enable()
 
