@@ -76,8 +76,7 @@ def open_locked(path: Path, *, required: bool = False) -> int:
 
 MIB = 1 << 20
 WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
-SAMPLE = 4096  # bytes read at the start of each MiB of a larger file
-TAIL = MIB  # bytes read at the end of a larger file
+SAMPLE = 4096  # bytes read at the start of each MiB of a larger file, whose last MiB is read too
 
 WHOLE_TENSOR = MIB  # bytes of a tensor that is read completely
 EVERY = 1 << 16  # of a larger tensor, `SAMPLE` bytes of each `EVERY` are read
@@ -100,11 +99,11 @@ def file_digest(path: Path) -> str:
             while block := file.read(MIB):
                 digest.update(block)
         else:
-            for offset in range(0, size - TAIL, MIB):
+            for offset in range(0, size - MIB, MIB):
                 file.seek(offset)
                 digest.update(file.read(SAMPLE))
-            file.seek(size - TAIL)
-            digest.update(file.read(TAIL))
+            file.seek(size - MIB)
+            digest.update(file.read(MIB))
     return digest.hexdigest()
 
 

@@ -201,8 +201,7 @@ def check_folder(folder: Path, flag: str) -> None:
     """
     with output_errors(f"{folder}: cannot be written to", flag):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 @contextmanager

@@ -46,8 +46,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Corrections = Annotated[list[tuple[Index, str, Text]], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 MAX_SEGMENTS = 20_000  # a day of speech
-MAX_WORDS = 1000  # of a segment
-MAX_TOKENS = 1000  # likewise
+MAX_WORDS = 1000  # of a segment, or tokens
 MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
@@ -196,7 +195,7 @@ class LiveSegment(TimedText):
 
     text: Text
     words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)] | None = None
-    tokens: list[Token] = Field([], max_length=MAX_TOKENS, fail_fast=True)
+    tokens: list[Token] = Field([], max_length=MAX_WORDS, fail_fast=True)
     temperature: Unit = 0.0
     avg_logprob: float = 0.0
     compression_ratio: float | None = Field(None, ge=0)

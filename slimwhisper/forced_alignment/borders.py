@@ -1,7 +1,7 @@
 """Where words begin and end: the likeliest path through pauses and words, by attention and sound.
 
 Words take turns with pauses, which may be empty. A position belongs to the word that attends to it
-most, and to a pause where the spectrogram is hardly above the floor of its bands.
+most, and to a pause where the spectrogram is hardly above the floor of its bands, or faint.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ from slimwhisper.types import MEL_FRAMES_PER_POSITION, POSITIONS_PER_SECOND
 POSITION = 1 / POSITIONS_PER_SECOND  # seconds
 DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
 QUIET = 10  # percent of the positions, in which a band is at its floor
-DYNAMICS = 70.0  # dB below the loudest band: lower floors are those of digital silence
 SPEECH = 3.0  # dB above the floor, in the mean over bands, from which on there is a word
+FAINT = 35.0  # dB below the loudest positions, in the sum of bands, likewise
+FAINTER = 5.0  # of these dB count as one of those above the floor
 LEAST_ATTENTION = 3e-3  # of a word to a position: a few positions of none do not decide
 SILENT = 1e-9  # weight of a token that is not spoken: it counts in a word of nothing else
 KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50 ms
@@ -49,13 +50,19 @@ def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np
     return np.stack([v.mean(axis=0) for v in np.split(values, ends[:-1])])
 
 
-def loudness(mel: Tensor, positions: int) -> NDArray[np.float64]:
-    """[p] dB above the floor of each band, in the mean over bands. mel [n_mels, 2 p or more]."""
+def speech_odds(mel: Tensor, positions: int) -> NDArray[np.float64]:
+    """[p] log odds of a word against a pause, by the sound alone. mel [n_mels, 2 p or more].
+
+    In a pause the spectrogram is hardly above the floor of its bands or, where a part of the
+    recording without any noise has lowered the floor, much fainter than speech.
+    """
     frames = DECIBELS * mel[:, : positions * MEL_FRAMES_PER_POSITION].double().numpy()
     bands = frames.reshape(len(frames), positions, MEL_FRAMES_PER_POSITION).mean(axis=2)
-    loudest = np.percentile(bands.max(axis=0), 100 - QUIET / 2)
-    floor = np.maximum(np.percentile(bands, QUIET, axis=1), loudest - DYNAMICS)
-    return np.maximum(bands - floor[:, None], 0).mean(axis=0)
+    floor = np.percentile(bands, QUIET, axis=1, keepdims=True)
+    above = np.maximum(bands - floor, 0).mean(axis=0)
+    power = 10 * np.log10((10 ** (bands / 10)).sum(axis=0))
+    fainter = np.percentile(power, 100 - QUIET / 2) - power
+    return np.asarray(np.minimum(above - SPEECH, (FAINT - fainter) / FAINTER), np.float64)
 
 
 def word_borders(
@@ -75,10 +82,10 @@ def word_borders(
         return np.stack([edges[:-1], edges[1:]], axis=1)
     kernel = KERNEL / KERNEL.sum()
     half = len(kernel) // 2
-    smooth = np.stack([np.convolve(row, kernel)[half:-half] for row in attention])
-    smooth += LEAST_ATTENTION
+    rows = [np.convolve(row, kernel)[half:-half] for row in attention]
+    smooth = np.stack(rows) + LEAST_ATTENTION
     share = smooth / smooth.sum(axis=0)
-    odds = loudness(mel, positions) - SPEECH
+    odds = speech_odds(mel, positions)
     # a pause takes no position of other words than its two: before the first word, and after the
     # last, that word's and the next one's, or another pause would be likelier in the same silence
     near = np.pad(share, ((1, 1), (0, 0)), "reflect")

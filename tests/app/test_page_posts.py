@@ -21,7 +21,6 @@ from slimwhisper.app.page.files import PageResults, make_results_router
 from slimwhisper.app.page.posts import (
     MAX_SEGMENTS,
     MAX_TEXT,
-    MAX_TOKENS,
     MAX_WORDS,
     EditRequest,
     LiveTranscript,
@@ -229,7 +228,7 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
         *(("end", 1e300, "segments.0.end"), ("end", float("inf"), "")),
         *(("start", -1, "segments.0.start"), ("text", "x" * (MAX_TEXT + 1), "segments.0.text")),
         *(("words", WORDS[0] * (MAX_WORDS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
-        *(("tokens", [1] * (MAX_TOKENS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
+        *(("tokens", [1] * (MAX_WORDS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
     ):
         wrong = {**body, "segments": [{**SAID[0], field: value}]}
         assert message in site.refused(400, f"{FILE}.srt", wrong), field

@@ -10,7 +10,7 @@ from slimwhisper.engine.requests import Alignment
 from slimwhisper.forced_alignment.borders import (
     POSITION,
     _likeliest,
-    loudness,
+    speech_odds,
     word_attention,
     word_borders,
 )
@@ -91,12 +91,14 @@ def test_the_path_is_the_best_of_all() -> None:
             assert tuple(_likeliest(scores)) == best
 
 
-def test_loudness_is_above_each_bands_floor() -> None:
+def test_a_pause_is_near_the_floor_or_much_fainter_than_speech() -> None:
     mel = scene([(10, 20)], 40)
     mel[0] = 1.0  # a hum
-    above = loudness(mel, 40)
-    assert (above[:10] == 0).all() and (above[20:] == 0).all()
-    assert above[10:20] == pytest.approx(40 * 1.75 * (N_MELS - 1) / N_MELS), "70 dB of 80"
+    odds = speech_odds(mel, 40)
+    assert odds == pytest.approx([-3.0] * 10 + [7.0] * 10 + [-3.0] * 20)
+    mel = scene([(10, 20)], 40)
+    mel[:, 50:] = -0.25  # noise 50 dB below speech, which elsewhere is cut out
+    assert speech_odds(mel, 40)[25:] == pytest.approx([-3.0] * 15)
 
 
 def test_a_words_attention_is_its_tokens() -> None:

@@ -279,7 +279,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert not list(out.rglob("*.part"))
     ended = {Path(e["path"]).stem: e for e in events if e["event"] == "file"}
     whole = {name for name, event in ended.items() if event["status"] == "done"}
-    assert 0 < len(whole) < 16
+    assert len(whole) < 16  # none, where the workers have filled it before the driver's first line
     for name in ended.keys() - whole:
         assert "No space left on device" in ended[name]["error"]
     expected = whole_tree(one)
