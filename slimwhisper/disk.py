@@ -78,7 +78,6 @@ MIB = 1 << 20
 WHOLE_FILE = 64 * MIB  # a file up to this size is read completely
 SAMPLE = 4096  # bytes read at the start of each MiB of a larger file, whose last MiB is read too
 
-WHOLE_TENSOR = MIB  # bytes of a tensor that is read completely
 EVERY = 1 << 16  # of a larger tensor, `SAMPLE` bytes of each `EVERY` are read
 
 
@@ -139,7 +138,7 @@ def weights_digest(state: Mapping[str, "Tensor"]) -> str:
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data
-        if len(data) <= WHOLE_TENSOR:
+        if len(data) <= MIB:
             digest.update(data)
             continue
         for offset in range(0, len(data), EVERY):

@@ -73,8 +73,8 @@ class OutputError(SlimWhisperError):
 
 
 _log_once = cache(logging.getLogger("slimwhisper").warning)
-# Whom the warnings of this context are for, that is, of this thread or this task. By default the
-# log gets each of them once.
+# Whom the warnings of this context are for, that is, of this thread or this task. By default, if
+# the caller has no other, the log gets each of them once.
 warnings_to: ContextVar[Callable[[str], object]] = ContextVar("warnings_to", default=_log_once)
 
 

@@ -77,7 +77,7 @@ class Background:
 
     async def stop(self) -> None:
         """Store the results that are here, and leave what is not done to the next run. A second
-        call does nothing.
+        call does so for jobs that were accepted meanwhile.
         """
         self._sweeping.cancel()
         if tasks := [job.task for job in self._jobs.values()]:
@@ -120,9 +120,10 @@ class Background:
     async def delete(self, name: str) -> None:
         """Cancel a job in the background, or remove its result."""
         folder = self._folder_of(name)
-        if job := self._jobs.pop(name, None):
+        if job := self._jobs.get(name):
             job.task.cancel()
             await asyncio.wait([job.task])
+            self._jobs.pop(name, None)
         await asyncio.to_thread(self._remove, folder)
 
     def _folders(self) -> list[Path]:

@@ -93,7 +93,7 @@ class Job:
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     mix_instead: bool = False  # mix, with a warning, channels that cannot be split
-    warnings: list[str] = field(init=False, default_factory=list)  # of what is odd in its file
+    warnings: list[str] = field(init=False, default_factory=list)  # of its file, options and voices
     channels: int = field(init=False, default=1)  # that are split, once it has been read
     recording: "AnyRecording | None" = field(init=False, default=None)  # once it has been read
     submission: Submission | None = field(init=False, default=None)  # while it runs

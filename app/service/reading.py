@@ -182,6 +182,7 @@ class Reading:
 
     def _read(self, job: Job, model: SlimWhisper) -> AnyRecording:
         """Read a job's recording, by a reader process. Runs in a reading thread."""
+        job.warnings.clear()  # it may have been read before, without room for it
         warnings_to.set(job.warnings.append)
         chosen = self._defaults | job.options
         if not job.options.get("diarize") and "known_speakers" not in job.options:

@@ -19,11 +19,12 @@ POSITION = 1 / POSITIONS_PER_SECOND  # seconds
 DECIBELS = 40.0  # of a unit of the spectrogram: 4 powers of ten
 QUIET = 10  # percent of the positions, in which a band is at its floor
 SPEECH = 3.0  # dB above the floor, in the mean over bands, from which on there is a word
-FAINT = 35.0  # dB below the loudest positions, in the sum of bands, likewise
-FAINTER = 5.0  # of these dB count as one of those above the floor
+FAINT = 37.0  # dB below the loudest twentieth of what is near, from which on there is none
+FAINTER = 5.0  # dB of faintness that weigh as much as one above the floor
+NEAR = 150  # positions: another speaker may be much louder
 LEAST_ATTENTION = 3e-3  # of a word to a position: a few positions of none do not decide
 SILENT = 1e-9  # weight of a token that is not spoken: it counts in a word of nothing else
-KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2)  # smooths attention over about 50 ms
+KERNEL = np.exp(-0.5 * np.arange(-4, 5) ** 2) / np.sqrt(2 * np.pi)  # smooths over about 50 ms
 
 
 def word_attention(
@@ -53,15 +54,16 @@ def word_means(values: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np
 def speech_odds(mel: Tensor, positions: int) -> NDArray[np.float64]:
     """[p] log odds of a word against a pause, by the sound alone. mel [n_mels, 2 p or more].
 
-    In a pause the spectrogram is hardly above the floor of its bands or, where a part of the
-    recording without any noise has lowered the floor, much fainter than speech.
+    In a pause the spectrogram is hardly above the floor of its bands or, as a part of the recording
+    without any noise may have lowered the floor, much fainter than the speech around it.
     """
     frames = DECIBELS * mel[:, : positions * MEL_FRAMES_PER_POSITION].double().numpy()
     bands = frames.reshape(len(frames), positions, MEL_FRAMES_PER_POSITION).mean(axis=2)
     floor = np.percentile(bands, QUIET, axis=1, keepdims=True)
     above = np.maximum(bands - floor, 0).mean(axis=0)
     power = 10 * np.log10((10 ** (bands / 10)).sum(axis=0))
-    fainter = np.percentile(power, 100 - QUIET / 2) - power
+    near = np.lib.stride_tricks.sliding_window_view(np.pad(power, NEAR, "edge"), 2 * NEAR + 1)
+    fainter = np.percentile(near, 95, axis=1) - power
     return np.asarray(np.minimum(above - SPEECH, (FAINT - fainter) / FAINTER), np.float64)
 
 
@@ -80,10 +82,7 @@ def word_borders(
     if count > stop - first:
         edges = np.linspace(first * POSITION, stop * POSITION, count + 1)
         return np.stack([edges[:-1], edges[1:]], axis=1)
-    kernel = KERNEL / KERNEL.sum()
-    half = len(kernel) // 2
-    rows = [np.convolve(row, kernel)[half:-half] for row in attention]
-    smooth = np.stack(rows) + LEAST_ATTENTION
+    smooth = LEAST_ATTENTION + np.stack([np.convolve(row, KERNEL)[4:-4] for row in attention])
     share = smooth / smooth.sum(axis=0)
     odds = speech_odds(mel, positions)
     # a pause takes no position of other words than its two: before the first word, and after the

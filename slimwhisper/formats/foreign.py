@@ -206,8 +206,7 @@ class CTranslate2:
         by its first bytes.
         """
         if path.is_dir():
-            others = (*path.glob("*.safetensors*"), *path.glob("pytorch_model*"))
-            return (path / CTRANSLATE2).is_file() and not others
+            return (path / CTRANSLATE2).is_file() and not any(path.glob("*.safetensors*"))
         return re.match(HEAD, head_of(path), re.DOTALL) is not None
 
     def read(self, path: Path) -> Contents:

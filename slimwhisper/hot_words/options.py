@@ -39,7 +39,7 @@ class HotWordOptions(OptionGroup):
             number after a tab in the same line. Unlike `hotwords`, they are not a prompt. () means
             no words.
         hot_word_bonus: The number from 0 to 20 that is added to the log-probability of each token
-            that continues a hot word. It needs `hot_words`. The default is 2.0.
+            that continues a hot word. It needs `hot_words`, at least one. The default is 2.0.
     """
 
     # the path of a file, or its lines; the file is read when options are made

@@ -92,13 +92,13 @@ def test_the_path_is_the_best_of_all() -> None:
 
 
 def test_a_pause_is_near_the_floor_or_much_fainter_than_speech() -> None:
-    mel = scene([(10, 20)], 40)
+    mel = scene([(0, 20)], 400)
     mel[0] = 1.0  # a hum
-    odds = speech_odds(mel, 40)
-    assert odds == pytest.approx([-3.0] * 10 + [7.0] * 10 + [-3.0] * 20)
-    mel = scene([(10, 20)], 40)
-    mel[:, 50:] = -0.25  # noise 50 dB below speech, which elsewhere is cut out
-    assert speech_odds(mel, 40)[25:] == pytest.approx([-3.0] * 15)
+    assert speech_odds(mel, 400)[10:40] == pytest.approx([7.4] * 10 + [-3.0] * 20)
+    mel = scene([(0, 20)], 400)
+    mel[:, 50:80] = mel[:, 700:720] = -0.25  # 50 dB fainter, near what is loud and far from it
+    assert speech_odds(mel, 400)[25:40] == pytest.approx([-2.6] * 15)
+    assert (speech_odds(mel, 400)[350:360] > 5).all()
 
 
 def test_a_words_attention_is_its_tokens() -> None:

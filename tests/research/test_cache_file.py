@@ -16,7 +16,7 @@ from slimwhisper.app.command import make_settings
 from slimwhisper.cache.forms import E, X, check_cache, choose_forms, parse_form
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.cli import build_parser
-from slimwhisper.disk import WHOLE_TENSOR, weights_digest
+from slimwhisper.disk import MIB, weights_digest
 from slimwhisper.errors import CacheError, OptionError, OutputError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan
@@ -95,7 +95,7 @@ def test_what_was_learned_comes_back(first: str, path: Path) -> None:
 
 def test_digest_of_weights() -> None:
     """Any name, dtype, shape or small tensor counts, and some of every 64 KiB of a large one."""
-    big = torch.zeros(WHOLE_TENSOR // 4 + 10)
+    big = torch.zeros(MIB // 4 + 10)
     state = {"a": torch.ones(3, 4), "b": torch.ones(2, dtype=torch.bfloat16), "c": big}
     one = weights_digest(state)
     assert one == weights_digest(dict(reversed(state.items())))
