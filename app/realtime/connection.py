@@ -275,8 +275,7 @@ class Connection(StreamSocket):
 
     def refuse(self, error: APIError) -> None:
         """Emit an error, which names the client's event."""
-        told = {**error.body()["error"], "event_id": self._event_id}
-        self.emit(server_event("error", error=told))
+        self.emit(server_event("error", error=error.body()["error"] | {"event_id": self._event_id}))
         self._event_id = None
 
     def _session_object(self, unknown: list[str] | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import IO, Any
 from slimwhisper.addresses import is_uri
 from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
-from slimwhisper.files import InputFile, Status, check_folder, output_errors
+from slimwhisper.files import InputFile, Status, output_errors
 from slimwhisper.jobs.writers import Files
 from slimwhisper.subtitles.cues import is_spaceless
 from slimwhisper.text import escape_line
@@ -47,9 +47,10 @@ class JobReport:
     def prepare(self) -> None:
         """Check that the page can be written. Raises OutputError."""
         with self._wrap_errors():
-            check_folder(self.path.parent, "--report")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
+            tempfile.TemporaryFile(dir=self.path.parent).close()
             # ASCII: bytes of names that are not UTF-8 are written as escapes
             self._lines: IO[str] = tempfile.TemporaryFile("w+", encoding="ascii")
 
