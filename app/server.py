@@ -105,7 +105,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
         allow_origins=settings.allow_origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("Location", "Retry-After", "X-Request-Id"),
+        expose_headers=("Location", "Retry-After", "X-Request-Id", "X-Slimwhisper-Warning"),
         allow_private_network=bool(settings.allow_origins),
     )
     return app

@@ -42,9 +42,9 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     """A text, the path of one, or lines -> lines. Raises OptionError, also if it is empty."""
     if isinstance(text, Path):
         return read_script(text)
-    if not isinstance(text, Sequence) or not all(isinstance(line, str) for line in text):
-        raise OptionError(f"text is of type {type(text).__name__}; give a string, lines, or a Path")
-    lines = parse_script(text) if isinstance(text, str) else list(text)
+    lines = parse_script(text) if isinstance(text, str) else list(text or ())
+    if not all(isinstance(line, str) for line in lines):
+        raise OptionError(f"text of {type(text)} has lines that are no strings; give strings")
     if not any(line.strip() for line in lines):
         raise OptionError("text is empty; give the text of the recording")
     if text == lines[0] and Path(text).suffix in (".txt", ".srt", ".vtt", ".lrc"):
