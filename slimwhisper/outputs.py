@@ -432,9 +432,8 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     if choice == "all":
         return tuple(f.name for f in FORMATS.values() if f.in_all or (speakers and f.speakers))
     if FORMATS[choice].speakers and not speakers:
-        raise OptionError(
-            f"-f {choice} lists speakers; it is for transcribe --diarize or --channels"
-        )
+        what = "lists speakers; it is for transcribe --diarize or --channels"
+        raise OptionError(f"-f {choice} {what}")
     return (choice,)
 
 

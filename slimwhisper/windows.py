@@ -174,7 +174,7 @@ def decode_windows(
     spoken = chosen.language and language_code(chosen.language, model.vocabulary)
     languages = [spoken or ("en" if d is None else d.most_likely()) for d in detected]
     if requested.task == "lang_id":
-        results = list(map(DecodingResult, features, languages, probs))
+        results = [DecodingResult(*row) for row in zip(features, languages, probs, strict=True)]
     else:
         texts = _texts(transcriber, features, chosen, languages)
         results = [

@@ -46,7 +46,7 @@ Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Corrections = Annotated[list[tuple[Index, str, Text]], Field(fail_fast=True)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 MAX_SEGMENTS = 20_000  # a day of speech
-MAX_WORDS = 1000  # of a segment, or tokens
+MAX_PARTS = 1000  # words of a segment, or tokens
 MAX_TOKEN = 1_000_000  # the largest id
 MAX_SECONDS = 1e6  # 11 days
 
@@ -194,8 +194,8 @@ class LiveSegment(TimedText):
     """A segment of an utterance."""
 
     text: Text
-    words: Annotated[list[LiveWord], Field(max_length=MAX_WORDS, fail_fast=True)] | None = None
-    tokens: list[Token] = Field([], max_length=MAX_WORDS, fail_fast=True)
+    words: Annotated[list[LiveWord], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    tokens: list[Token] = Field([], max_length=MAX_PARTS, fail_fast=True)
     temperature: Unit = 0.0
     avg_logprob: float = 0.0
     compression_ratio: float | None = Field(None, ge=0)

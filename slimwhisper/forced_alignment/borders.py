@@ -82,7 +82,8 @@ def word_borders(
     if count > stop - first:
         edges = np.linspace(first * POSITION, stop * POSITION, count + 1)
         return np.stack([edges[:-1], edges[1:]], axis=1)
-    smooth = LEAST_ATTENTION + np.stack([np.convolve(row, KERNEL)[4:-4] for row in attention])
+    half = len(KERNEL) // 2
+    smooth = LEAST_ATTENTION + np.stack([np.convolve(r, KERNEL)[half:-half] for r in attention])
     share = smooth / smooth.sum(axis=0)
     odds = speech_odds(mel, positions)
     # a pause takes no position of other words than its two: before the first word, and after the

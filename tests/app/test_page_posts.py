@@ -19,9 +19,9 @@ from slimwhisper import outputs as formats
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.files import PageResults, make_results_router
 from slimwhisper.app.page.posts import (
+    MAX_PARTS,
     MAX_SEGMENTS,
     MAX_TEXT,
-    MAX_WORDS,
     EditRequest,
     LiveTranscript,
     live_formats,
@@ -227,8 +227,8 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
         *(("end", "soon", "segments.0.end"), ("end", 0.1, "the end is before")),
         *(("end", 1e300, "segments.0.end"), ("end", float("inf"), "")),
         *(("start", -1, "segments.0.start"), ("text", "x" * (MAX_TEXT + 1), "segments.0.text")),
-        *(("words", WORDS[0] * (MAX_WORDS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
-        *(("tokens", [1] * (MAX_WORDS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
+        *(("words", WORDS[0] * (MAX_PARTS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
+        *(("tokens", [1] * (MAX_PARTS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
     ):
         wrong = {**body, "segments": [{**SAID[0], field: value}]}
         assert message in site.refused(400, f"{FILE}.srt", wrong), field
