@@ -20,7 +20,7 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits, ModelChoice
 from slimwhisper.app.service.service import Service
-from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.cache.forms import OVERRIDES, PRESETS, choose_forms
 from slimwhisper.cores import set_threads
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.disk import open_locked
@@ -35,7 +35,6 @@ logger = logging.getLogger("slimwhisper.serve")
 
 TCP = socket.SOCK_STREAM
 OPEN_FILES = Path("/proc/self/fd")  # reader processes open uploads there: `references.open_path`
-OVERRIDES = ("cross_cache", "self_cache", "cache_dtype")  # flags that change a preset's caches
 
 
 def run_serve(a: argparse.Namespace) -> int:

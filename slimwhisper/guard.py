@@ -184,9 +184,8 @@ def record_activations(
         # each layer's X-cache holds the input of its self-attention
         self_inputs = [layer.tensors[0].flatten(0, 1)[: len(text)] for layer in cache.self_.layers]
         cross_inputs = [layer.inputs[0] for layer in layers]
-        windows.append(Activations(features[0], self_inputs, cross_inputs))
-    parts = [(a.features, *a.self_inputs, *a.cross_inputs) for a in windows]
-    features, *inputs = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        windows.append((features[0], *self_inputs, *cross_inputs))
+    features, *inputs = [torch.cat(tensors) for tensors in zip(*windows, strict=True)]
     return Activations(features, inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :])
 
 

@@ -301,7 +301,8 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 # Windows' charsets, which tell renderers that lines run from right to left
 _HEBREW, _ARABIC, _DEFAULT = 177, 178, 1
 _ENCODINGS = {"he": _HEBREW, "yi": _HEBREW} | dict.fromkeys(("ar", "fa", "ps", "sd", "ur"), _ARABIC)
-_WORD_JOINER = "\u2060"  # invisible; a backslash before it begins no tag
+# a word joiner is invisible; a backslash before it begins no tag
+_ASS = str.maketrans({"\\": "\\\u2060", "{": "\\{", "}": "\\}", "\n": "\\N"})
 
 
 def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
@@ -311,14 +312,9 @@ def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.language, _DEFAULT)))
     for cue in to_cues(transcript, broken=bool(layout.get(SENTENCES))):
         name = " ".join((cue.speaker or "").replace(",", " ").split())
-        text = _karaoke(cue) if layout.get(HIGHLIGHT) and cue.timed else _escape(cue.text)
+        text = _karaoke(cue) if layout.get(HIGHLIGHT) and cue.timed else cue.text.translate(_ASS)
         start, end = _hundredths(cue.start), _hundredths(cue.end)
         print(f"Dialogue: 0,{_clock(start)},{_clock(end)},Default,{name},0,0,0,,{text}", file=file)
-
-
-def _escape(text: str) -> str:
-    text = text.replace("\\", "\\" + _WORD_JOINER)
-    return text.replace("{", "\\{").replace("}", "\\}").replace("\n", "\\N")
 
 
 def _karaoke(cue: Cue) -> str:
@@ -330,7 +326,7 @@ def _karaoke(cue: Cue) -> str:
         start, end = _hundredths(word.start), _hundredths(word.end)
         line = "" if text == word.word else "\\N"
         silence = f"{{\\k{start - now}}}" if start > now else ""
-        parts.append(f"{line}{silence}{{\\k{end - start}}}{_escape(text)}")
+        parts.append(f"{line}{silence}{{\\k{end - start}}}{text.translate(_ASS)}")
         now = end
     return "".join(parts)
 
@@ -341,8 +337,7 @@ def _hundredths(seconds: float) -> int:
 
 def _clock(hundredths: int) -> str:
     """150 -> 0:00:01.50."""
-    seconds, rest = divmod(hundredths, 100)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest:02}"
+    return f"{hundredths // 360_000}:{_minutes(hundredths % 360_000 / 100)}"
 
 
 _SILENCE = 1.5  # seconds after which a line is cleared
@@ -493,6 +488,6 @@ def register(row: OutputFormat) -> None:
 
 def segment_line(segment: Segment) -> str:
     """A segment as `whisper` prints it, with its speaker if that is known."""
-    start, end = format_timestamp(segment.start), format_timestamp(segment.end)
+    times = cue_times(segment.start, segment.end, ".", hours=False)
     name = label(segment.speaker).rstrip()  # the text begins with a space
-    return f"[{start} --> {end}] {name}{segment.text}"
+    return f"[{times}] {name}{segment.text}"

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.command import Run, RunCLI
 from tests.support.paths import SHARED
-from tests.support.real_models import real_model
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; set before torch looks
     # numba, which openai-whisper's words start, sets OpenMP's threads to its own
@@ -50,18 +49,6 @@ def speech_folder() -> Path:
     if not path.exists():
         pytest.skip(f"the recordings are not at {path}")
     return path
-
-
-@pytest.fixture(scope="session")
-def real_base() -> Path:
-    """OpenAI's base, in CTranslate2's format."""
-    return real_model("base")
-
-
-@pytest.fixture(scope="session")
-def real_tiny_en() -> Path:
-    """OpenAI's tiny.en, likewise, with a vocabulary of 2022."""
-    return real_model("tiny.en")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import whisper as openai_whisper
 
 import slimwhisper
 from tests.support.command import python
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 from tests.support.sounds import noise_bursts
 
 # what openai-whisper's README shows, and what its users write
@@ -56,9 +56,9 @@ def run(module: Any, path: Path, audio: np.ndarray) -> dict[str, Any]:
 
 def test_one_result_for_one_recording_and_for_many(digits_path: Path) -> None:
     """It reads as `whisper`'s dictionary, and has attributes."""
-    model, source = slimwhisper.load_model(str(digits_path)), SAMPLES / "phone-number.wav"
-    alone = model.transcribe(str(source), word_timestamps=True)
-    ((_, found),) = model.transcribe_many([source], word_timestamps=True)
+    model = slimwhisper.load_model(str(digits_path))
+    alone = model.transcribe(str(PHONE), word_timestamps=True)
+    ((_, found),) = model.transcribe_many([PHONE], word_timestamps=True)
     assert not isinstance(found, slimwhisper.SlimWhisperError) and found == alone
     assert list(found) == ["text", "segments", "language"]
     assert found["text"] == found.text and found["segments"][0]["start"] == found.segments[0].start
@@ -220,9 +220,8 @@ def test_what_scripts_call_on_a_module(random_paths: dict[str, Path]) -> None:
 
 def test_calls_of_scripts(random_paths: dict[str, Path]) -> None:
     """`file=`, all of `DecodingOptions` as keywords, and errors by `whisper`'s kind."""
-    path = SAMPLES / "phone-number.wav"
-    audio = slimwhisper.load_audio(file=str(path))
-    assert np.array_equal(audio, slimwhisper.load_audio(str(path)))
+    audio = slimwhisper.load_audio(file=str(PHONE))
+    assert np.array_equal(audio, slimwhisper.load_audio(str(PHONE)))
     model = slimwhisper.load_model(random_paths["english"], device="cpu")
     options = asdict(slimwhisper.DecodingOptions(language="en", sample_len=8, temperature=0.0))
     assert model.transcribe(audio, **options)["text"]

@@ -19,7 +19,7 @@ import slimwhisper
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.model.model import Model
 from slimwhisper.tokens.encoding import Tokenizer, get_encoding
-from tests.support.checkpoints import DIMS, random_state, save_openai
+from tests.support.checkpoints import DIMS, mapped, random_state, save_openai
 from tests.support.command import python
 from tests.support.paths import SAMPLES
 
@@ -38,13 +38,6 @@ class Made(TorchDispatchMode):
             tensors = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
             self.nbytes += sum(t.nbytes for t in tensors if t.device.type != "meta")
         return out
-
-
-def mapped(file: Path) -> list[range]:
-    """The addresses at which this process has mapped a file."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    edges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
-    return [range(int(start, 16), int(stop, 16)) for start, stop in edges]
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1.2), (torch.float16, 2.2)])

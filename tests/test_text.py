@@ -15,11 +15,10 @@ from slimwhisper.cli import main
 from slimwhisper.text import escape_line, parse_size
 from tests.support.command import RunCLI
 from tests.support.fake_model import fake_model
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 
 __all__ = ["fake_model"]
 
-PHONE = SAMPLES / "phone-number.wav"
 WORDS = "five five five zero one four two seven nine eight"
 
 

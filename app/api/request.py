@@ -11,19 +11,11 @@ from pathlib import PurePath
 from typing import Annotated, Any, BinaryIO, Self
 from urllib.parse import quote
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
 from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api.fields import (
-    LenientModel,
     Text,
     TextForm,
     Texts,
@@ -140,10 +132,8 @@ def choose_model(name: str | None, models: Models) -> tuple[ModelChoice, str, li
     return ModelChoice(resolved), display, warnings
 
 
-class Chunking(LenientModel):
+class Chunking(TextForm):
     """A chunking_strategy: how speech segments are found. Its fields are named as the options."""
-
-    model_config = ConfigDict(extra="allow", strict=False)
 
     type: Annotated[str, one_of(("auto", "server_vad"))]
     vad_threshold: float = Field(0.5, alias="threshold", gt=0, lt=1)

@@ -378,11 +378,8 @@ class Wyoming:
         finally:
             connection.close()
             writer.close()
-            try:
+            with suppress(OSError, asyncio.CancelledError):
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
-            except (ConnectionError, TimeoutError, asyncio.CancelledError):
-                pass
-            finally:  # also when the server waits no longer; until then it waits for this
-                writer.transport.abort()
-                self._tasks.discard(task)
+            writer.transport.abort()  # also when the server waits no longer; until then it waits
+            self._tasks.discard(task)

@@ -192,9 +192,7 @@ class Reading:
         split = options.channels is not None and not job.script  # `Recording` refuses both
         reserve = partial(self.store.reserve, job)
         how = ReadOptions(None, split, options.audio_track)
-        samples = self._readers.read(
-            job.path, job.name, how, on_samples=reserve, on_warning=job.warnings.append
-        )
+        samples = self._readers.read(job.path, job.name, how, on_samples=reserve)
         try:
             self.store.reserve(job, len(samples), whole=True)
             parts = channels_of(samples)

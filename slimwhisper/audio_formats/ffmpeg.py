@@ -65,7 +65,9 @@ def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.i
     with _open(name, file) as container:
         stream = choose_stream(name, container, how.audio_track)
         kind = container.format.name
+        position = file.tell()
         stated = headers.stated_seconds(kind, stream, file)
+        file.seek(position)  # where FFmpeg goes on
         length = float((stream.duration or 0) * (stream.time_base or 0))
         run = FFmpegPass(name)
         samples = 0

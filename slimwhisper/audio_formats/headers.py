@@ -206,19 +206,12 @@ class _View:
         return bytes(data)
 
 
-def _stated_samples(file: BinaryIO) -> tuple[_Samples | None, int]:
-    """Those of a file, which stays where it is, and its size, as FFmpeg uses it."""
-    position = file.tell()
-    size, found = file.seek(0, os.SEEK_END), _find_samples(file)
-    file.seek(position)
-    return found, size
-
-
 def plain_samples(file: BinaryIO) -> tuple[int, int] | None:
     """Start and stop of the samples of a 16-bit 16 kHz mono WAV that has all that it states; None:
     `file` is another one. It stays at its start.
     """
-    found, size = _stated_samples(file)
+    found, size = _find_samples(file), file.seek(0, os.SEEK_END)
+    file.seek(0)
     if found is None or not found.plain:
         return None
     stop = size if found.size is None else found.start + found.size
@@ -226,7 +219,9 @@ def plain_samples(file: BinaryIO) -> tuple[int, int] | None:
 
 
 def stated_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | None:
-    """Where the audio stream ends, on the file's clock, if the file's header states it reliably."""
+    """Where the audio stream ends, on the file's clock, if the file's header states it reliably.
+    The file stays anywhere.
+    """
     if kind == "matroska,webm":  # the container's duration may be the picture's
         tag = stream.metadata.get("DURATION", "").split(":")  # 00:00:03.378000000
         try:
@@ -234,7 +229,7 @@ def stated_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | 
         except ValueError:
             return None
     if kind in IN_BYTES:
-        found, there = _stated_samples(file)
+        found, there = _find_samples(file), file.seek(0, os.SEEK_END)
         if found is None or found.size is None or found.start + found.size <= there:
             return None
         return found.size * 8 / stream.bit_rate if stream.bit_rate else None
@@ -247,7 +242,6 @@ def stated_seconds(kind: str, stream: "AudioStream", file: BinaryIO) -> float | 
 
 def _mp3_is_cut(file: BinaryIO) -> bool:
     """Whether the file is smaller than its Xing header says; False without one."""
-    position = file.tell()
     file.seek(0)
     head = file.read(10)
     start = 0
@@ -258,7 +252,6 @@ def _mp3_is_cut(file: BinaryIO) -> bool:
     file.seek(start)
     block = file.read(4096)
     size = file.seek(0, os.SEEK_END)
-    file.seek(position)
     at = max(block.find(b"Xing"), block.find(b"Info"))
     flags = block[at + 7] if 0 <= at < 4000 else 0  # 1: a count of frames, then 2: of bytes
     at += 12 if flags & 1 else 8

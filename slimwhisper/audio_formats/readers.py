@@ -41,7 +41,7 @@ from slimwhisper.audio.samples import (
     read_file,
     silence,
 )
-from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError
+from slimwhisper.errors import AudioError, ReaderKilledError, SlimWhisperError, warnings_to
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_MEMORY = 4 << 30  # bytes of address space of a worker
@@ -125,30 +125,24 @@ class Readers:
         how: ReadOptions,
         *,
         on_samples: Callable[[int], None] = lambda samples: None,
-        on_warning: Callable[[str], None] = lambda text: logger.warning("%s", text),
     ) -> StoredSamples:
         """A file's samples at 16 kHz; channels that are not mixed count together. Waits for a free
         worker.
 
         `name` is the file's name in messages. `on_samples` is called with the
         number of samples, before more are stored and while waiting; an exception from it ends the
-        reading, and is raised here. `on_warning` is called with what is odd about the file. Raises
-        AudioError as `load_samples` does, and if the recording is too long or its decoder crashes
-        or hangs; ReaderKilledError if the system does not let a worker live.
+        reading, and is raised here. What is odd about the file goes to `warnings_to`, or the log.
+        Raises AudioError as `load_samples` does, and if the recording is too long or its decoder
+        crashes or hangs; ReaderKilledError if the system does not let a worker live.
         """
         path = os.fspath(path)
         how = replace(how, seconds=min(how.seconds, self.seconds))
         request = [path, name, asdict(how)]
         with suppress(ReaderKilledError):
-            return self._read_once(request, on_samples, on_warning)
-        return self._read_once(request, on_samples, on_warning)
+            return self._read_once(request, on_samples)
+        return self._read_once(request, on_samples)
 
-    def _read_once(
-        self,
-        request: list[Any],
-        on_samples: Callable[[int], None],
-        on_warning: Callable[[str], None],
-    ) -> StoredSamples:
+    def _read_once(self, request: list[Any], on_samples: Callable[[int], None]) -> StoredSamples:
         """The result of `read`, by one worker. request: [path, name, fields of `ReadOptions`]."""
         worker = self._free.get()
         try:
@@ -156,7 +150,7 @@ class Readers:
                 self._drop(worker)
                 worker = None
             worker = worker or self._start()
-            return StoredSamples(request[1], self._pieces(worker, request, on_samples, on_warning))
+            return StoredSamples(request[1], self._pieces(worker, request, on_samples))
         finally:
             if worker is not None and worker.busy:  # the rest would answer the next request
                 self._drop(worker)
@@ -185,11 +179,7 @@ class Readers:
             self._workers.discard(worker)
 
     def _pieces(
-        self,
-        worker: ReaderProcess,
-        request: list[Any],
-        on_samples: Callable[[int], None],
-        on_warning: Callable[[str], None],
+        self, worker: ReaderProcess, request: list[Any], on_samples: Callable[[int], None]
     ) -> Iterator[NDArray[np.int16]]:
         """The samples that a worker sends, in pieces of int16 [n] at 16 kHz, or [n, channels]."""
         path, name, _ = request
@@ -238,7 +228,7 @@ class Readers:
         finally:
             limit.cancel()
         for text in warnings:
-            on_warning(text)
+            warnings_to.get(logger.warning)(text)
         if error_message:
             raise AudioError(error_message)
 

@@ -293,6 +293,7 @@ PRESETS = {  # name: (cross form, self form); the baseline comes first
     "option2": ("e", "k"),
     "slim": ("e", "x"),
 }
+OVERRIDES = ("cross_cache", "self_cache", "cache_dtype")  # options that change a preset's caches
 
 
 def research(module: str = "") -> Any:

@@ -9,8 +9,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.files import open_sink
 from slimwhisper.flags import load_chosen
 from slimwhisper.forced_alignment.script import read_script
-from slimwhisper.outputs import FORMATS, formats_of, segment_line
-from slimwhisper.text import format_timestamp
+from slimwhisper.outputs import FORMATS, cue_times, formats_of, segment_line
 from slimwhisper.trust import NOT_IN_AUDIO
 from slimwhisper.types import Transcript
 
@@ -52,7 +51,7 @@ def _print(aligned: Transcript) -> str:
     for segment in missing:
         print(f"not in the audio, line {segment.id + 1}: {segment.text}")
     for span in aligned.unscripted:
-        start, end = format_timestamp(span.start), format_timestamp(span.end)
-        print(f"not in the text, [{start} --> {end}]: {span.text}")
+        times = cue_times(span.start, span.end, ".", hours=False)
+        print(f"not in the text, [{times}]: {span.text}")
     count = len(aligned.segments)
     return f"{count - len(missing)} of {count}"

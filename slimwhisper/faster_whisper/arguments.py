@@ -11,7 +11,7 @@ from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
 from slimwhisper.option_group import TASKS, plain_values
 from slimwhisper.text import not_one_of
-from slimwhisper.tokens.options import suppressed_tokens
+from slimwhisper.tokens.options import ENGLISH, suppressed_tokens
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import CHUNK_SECONDS
 from slimwhisper.types import COMPUTE_TYPES as OURS
@@ -94,12 +94,11 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
         return arguments
     if isinstance(arguments["language"], str):
         arguments["language"] = language_code(arguments["language"], vocabulary, any_model=True)
-    replaced = {"language": "en", "task": "transcribe", "multilingual": False}
-    for name, value in replaced.items():
+    for name, value in ENGLISH.items():
         if arguments[name] not in (value, None):
             message = "The model is English-only: %s=%r is used, not %r"
             get_logger().warning(message, name, value, arguments[name])
-    return arguments | replaced
+    return arguments | ENGLISH
 
 
 def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:

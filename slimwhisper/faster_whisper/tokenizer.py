@@ -129,10 +129,6 @@ class Tokenizer:
         self.language_code = language_code(language or "en", vocabulary) if multilingual else "en"
         code = self.language_code if multilingual else None
         self._inner: WhisperTokenizer = vocabulary.tokenizer(code, task or "transcribe")
-        self.timestamp_begin = vocabulary.timestamps.start
-        self.eot, self.sot = vocabulary.eot, vocabulary.sot
-        self.sot_prev, self.no_speech = vocabulary.sot_prev, vocabulary.no_speech
-        self.no_timestamps = vocabulary.no_timestamps
 
     @property
     def task(self) -> int | None:
@@ -146,7 +142,7 @@ class Tokenizer:
         return next((t for t, code in codes.items() if code == self.language_code), None)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what openai-whisper's tokenizer has: tokens of tasks, and how texts are split."""
+        """Return what openai-whisper's tokenizer has: special tokens, and how texts are split."""
         return getattr(self._inner, name)
 
     @property

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,10 +58,7 @@ class HotWords:
 
     def walk(self, tokens: Sequence[int]) -> list[int]:
         """The node before each of these tokens of a text, and after the last."""
-        nodes = [BEGIN]
-        for token in tokens:
-            nodes.append(self._after(nodes[-1], token))
-        return nodes
+        return list(accumulate(tokens, self._after, initial=BEGIN))
 
     def _after(self, node: int, token: int) -> int:
         for origin in (node, int(self.roots[node])):

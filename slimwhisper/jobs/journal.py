@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from slimwhisper.cache.forms import PRESETS, choose_forms
+from slimwhisper.cache.forms import OVERRIDES, PRESETS, choose_forms
 from slimwhisper.disk import file_digest, folder_digest, open_locked
 from slimwhisper.errors import OutputError
 from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
@@ -341,14 +341,13 @@ def identify_job(
     load: the arguments of `load_model`. options: for reading, for decoding and for subtitles, those
     that differ from their defaults. Raises OptionError, and CacheError for a cache file.
     """
-    caches = {name: load[name] for name in ("cache", "cross_cache", "self_cache", "cache_dtype")}
     identity: dict[str, Any] = {}
     for group in groups_of(Options, "identify"):  # instead of the names of files
         identity |= group.identify(options)
     return {
         **identify_model(model),
         **identify_adapter(load["adapter"]),
-        "cache": identify_caches(**caches),
+        "cache": identify_caches(load),
         "formats": formats,
         **options,
         **identity,
@@ -394,13 +393,12 @@ def may_have_settings(name: str) -> bool:
         return False
 
 
-def identify_caches(
-    cache: str, cross_cache: str | None, self_cache: str | None, cache_dtype: str | None
-) -> str:
+def identify_caches(load: Mapping[str, Any]) -> str:
     """The cross and self forms, such as "e+x", by preset or by flag; for a file of `calibrate`,
     also its digest. Raises OptionError, and CacheError for such a file.
     """
-    forms = "+".join(map(str, choose_forms(cache, cross_cache, self_cache, cache_dtype)))
+    cache = load["cache"]
+    forms = "+".join(map(str, choose_forms(cache, *map(load.get, OVERRIDES))))
     return forms if cache in PRESETS else f"{forms} {file_digest(Path(cache))}"
 
 

@@ -58,8 +58,7 @@ def with_slim(part: str, spec: str) -> FormPair:
 
 def ladder_pairs(dims: Dims, name: str | None = None) -> list[FormPair]:
     """Every rung with slim's other part; of one form or of all."""
-    parts = (("cross", ladders("cross", dims, name)), ("self", ladders("self", dims, name)))
-    return [with_slim(part, spec) for part, every in parts for spec in chain(*every)]
+    return [with_slim(p, s) for p in ("cross", "self") for s in chain(*ladders(p, dims, name))]
 
 
 def choose_pairs(specs: Sequence[str] | None, dims: Dims) -> list[FormPair]:

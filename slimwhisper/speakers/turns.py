@@ -28,10 +28,8 @@ def by_first_speech(turns: Iterable[Turn], keep: Sequence[str] = ()) -> list[Tur
     keep: names of known speakers, which stay.
     """
     names = {name: name for name in keep}
-    unnamed = 0
+    known = len(names)
     ordered = sorted(turns, key=lambda turn: (turn.start, turn.end))
     for turn in ordered:
-        if turn.speaker not in names:
-            names[turn.speaker] = UNNAMED.format(unnamed)
-            unnamed += 1
+        names.setdefault(turn.speaker, UNNAMED.format(len(names) - known))
     return [replace(turn, speaker=names[turn.speaker]) for turn in ordered]

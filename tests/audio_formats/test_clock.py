@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slimwhisper.api import SlimWhisper
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.samples import Excerpts, StoredSamples, silence
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 from tests.support.sounds import ffmpeg, outputs, write
 
 FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")
@@ -131,9 +131,6 @@ def test_a_jump_past_the_stated_end_is_not_filled(
 # Texts
 
 
-PHONE = SAMPLES / "phone-number.wav"  # three segments; the second begins at 3 s
-
-
 @pytest.mark.parametrize(
     ("options", "loaders"), [({"speech_only": True}, 1), ({"vad_filter": True}, 0)]
 )
@@ -154,7 +151,7 @@ def test_the_first_text_of_a_film(
 
 @pytest.mark.parametrize("seconds", [3, 12, 100])
 def test_texts_after_a_gap(tmp_path: Path, digits: SlimWhisper, seconds: float) -> None:
-    (path,) = with_gap(tmp_path, seconds, "webm", at=2.6, sound=PHONE)
+    (path,) = with_gap(tmp_path, seconds, "webm", at=2.6, sound=PHONE)  # a text begins at 3 s
     plain, late = digits.transcribe(PHONE)["segments"], digits.transcribe(path)["segments"]
     assert [s["text"] for s in late] == [s["text"] for s in plain]
     assert late[1]["start"] == pytest.approx(plain[1]["start"] + seconds, abs=0.3)

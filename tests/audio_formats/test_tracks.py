@@ -10,10 +10,9 @@ from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.samples import ReadOptions
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError, OptionError
-from tests.support.paths import SAMPLES
+from tests.support.paths import PHONE
 from tests.support.sounds import ffmpeg, write
 
-PHONE = SAMPLES / "phone-number.wav"
 LISTED = "2 audio tracks: 1 jpn (default), 2 eng"
 SECONDS = {1: 2.0, 2: 9.04}  # of each track
 

@@ -81,14 +81,9 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.fixture(scope="module")
-def theirs() -> Any:
-    return transformers()
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_windows_are_those_of_generate(name: str, theirs: Any, tmp_path: Path) -> None:
-    case = CASES[name]
+def test_windows_are_those_of_generate(name: str, tmp_path: Path) -> None:
+    case, theirs = CASES[name], transformers()
     table = case.table()
     bands = 128 if "128" in name else 80
     dims = dims_of(table, n_mels=bands)

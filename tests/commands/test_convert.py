@@ -26,7 +26,6 @@ from slimwhisper.commands.convert import convert, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.types import Dims
-from tests.support import oracle
 from tests.support.adapters import query_and_value_factors, save_adapter
 from tests.support.checkpoints import (
     DIMS,
@@ -39,6 +38,8 @@ from tests.support.checkpoints import (
     tiny_dims,
 )
 from tests.support.command import RunCLI
+from tests.support.foreign import tokenizer_of
+from tests.support.oracle import transformers
 from tests.support.paths import SAMPLES
 
 ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
@@ -130,14 +131,8 @@ def test_round_trip(tmp_path: Path, dims: Dims) -> None:
     assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
 
 
-def openais(dims: Dims) -> Any:
-    """openai-whisper's tokenizer."""
-    languages = 100 if dims is LARGE else 99
-    return whisper.tokenizer.get_tokenizer(dims is not ENGLISH, num_languages=languages)
-
-
 def check_tokenizer(made: Path, dims: Dims) -> None:
-    theirs = openais(dims)
+    theirs = tokenizer_of(dims)
     new = Tokenizer.from_file(str(made / "tokenizer.json"))
     old = ByteLevelBPETokenizer.from_file(str(made / "vocab.json"), str(made / "merges.txt"))
     for word in (" transcription", " Grüße", "こんにちは世界", " Привет", " สวัสดี", "🎉👩‍👧"):
@@ -363,11 +358,6 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def transformers() -> Any:
-    return oracle.transformers()
-
-
 def random_texts() -> list[str]:
     """Letters of many scripts, digits, marks and spaces."""
     rng = Random(0)
@@ -377,11 +367,12 @@ def random_texts() -> list[str]:
 
 @pytest.mark.slow  # transformers takes 10 s to import
 @pytest.mark.parametrize("dims", [ENGLISH, DIMS, LARGE], ids=lambda dims: str(dims.n_vocab))
-def test_the_tokenizer_is_openais(tmp_path: Path, transformers: Any, dims: Dims) -> None:
+def test_the_tokenizer_is_openais(tmp_path: Path, dims: Dims) -> None:
     """Every single token, texts of several languages, and random texts; special tokens by name."""
+    library = transformers()
     source = save_openai(tmp_path / "in.pt", dims, random_state(dims, seed=1))
     made = convert(str(source), tmp_path / "m").path
-    theirs, ours = transformers.WhisperProcessor.from_pretrained(made).tokenizer, openais(dims)
+    theirs, ours = library.WhisperProcessor.from_pretrained(made).tokenizer, tokenizer_of(dims)
     assert len(theirs) == dims.n_vocab
     for i in range(ours.eot):
         assert theirs.decode([i]) == ours.encoding.decode([i]), i
@@ -391,18 +382,19 @@ def test_the_tokenizer_is_openais(tmp_path: Path, transformers: Any, dims: Dims)
         ids = ours.encode(text)
         assert theirs.encode(text, add_special_tokens=False) == ids, text
         assert theirs.decode(ids) == text
-    state = transformers.WhisperForConditionalGeneration.from_pretrained(made).state_dict()
+    state = library.WhisperForConditionalGeneration.from_pretrained(made).state_dict()
     expected = random_state(dims, seed=1)["decoder.token_embedding.weight"]
     assert torch.equal(state["proj_out.weight"], expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_digits_says_the_same_words(tmp_path: Path, transformers: Any, timestamps: bool) -> None:
+def test_digits_says_the_same_words(tmp_path: Path, timestamps: bool) -> None:
     """Greedy windows in float32, with the folder's own settings: the same tokens, and the text."""
+    library = transformers()
     made = convert("digits", tmp_path / "digits").path
-    theirs = transformers.WhisperForConditionalGeneration.from_pretrained(made, dtype=torch.float32)
-    processor = transformers.WhisperProcessor.from_pretrained(made)
+    theirs = library.WhisperForConditionalGeneration.from_pretrained(made, dtype=torch.float32)
+    processor = library.WhisperProcessor.from_pretrained(made)
     ours = slimwhisper.load_model("digits", "cpu", dtype="float32")
     options = slimwhisper.DecodingOptions(
         language="en", temperature=0, without_timestamps=not timestamps

@@ -19,10 +19,10 @@ from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import DecodedWindow, WindowSpan
 from slimwhisper.types import Segment, Word
 from slimwhisper.word_times.fine import with_fine_times
-from tests.support.paths import SAMPLES, SHARED
+from tests.support.paths import PHONE, SHARED
+from tests.support.real_models import real_model
 from tests.support.spoken import EXPECTED, sequence, spoken_words
 
-PHONE = SAMPLES / "phone-number.wav"
 LINES = [segment["text"] for segment in EXPECTED[PHONE.name]["segments"]]
 
 
@@ -87,10 +87,11 @@ def test_another_text_altogether(digits: SlimWhisper) -> None:
     assert len(nothing["flags"]) == 3
 
 
-@pytest.mark.parametrize("option", ["vad_filter", "sentences"])
+@pytest.mark.parametrize("option", ["vad_filter", "sentences", "channels"])
 def test_options_that_change_the_text_or_the_audio(digits: SlimWhisper, option: str) -> None:
-    with pytest.raises(OptionError, match=option):
-        digits.align(PHONE, LINES, **{option: True})
+    value = "split" if option == "channels" else True
+    with pytest.raises(OptionError, match=f"{option} cannot be used to align"):
+        digits.align(PHONE, LINES, **{option: value})
 
 
 def test_fine_word_times_change_no_text(digits: SlimWhisper) -> None:
@@ -133,12 +134,12 @@ def test_fine_times_leave_text_without_length_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_window_that_ends_between_sentences(real_base: Path) -> None:
+def test_a_window_that_ends_between_sentences() -> None:
     """Its last word does not take the sound of the next window's; more than 64 words."""
     recording = SHARED / "speech/katiesteve.flac"
     if not recording.exists():
         pytest.skip(f"no recording at {recording}")
-    model = slimwhisper.load_model(real_base, device="cpu")
+    model = slimwhisper.load_model(real_model("base"), device="cpu")
     fine = model.transcribe(recording, word_timestamps=True, word_times="fine", beam_size=5)
     assert {s["seek"] for s in fine["segments"]} == {0, 2534}
     borders = borders_of(fine)

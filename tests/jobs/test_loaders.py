@@ -21,8 +21,7 @@ from slimwhisper.cores import Cores
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.types import Transcript
-from tests.support.paths import BROKEN
-from tests.support.spoken import SAMPLES
+from tests.support.paths import BROKEN, PHONE, SAMPLES
 from tests.support.waiting import eventually
 from tests.support.windows import random_model
 
@@ -106,10 +105,9 @@ def test_what_only_this_process_opens(model: SlimWhisper, monkeypatch: pytest.Mo
     """Bytes, and /dev/stdin and its like, are read here."""
     monkeypatch.setattr(readers, "ReaderProcess", lambda: pytest.fail("a worker was started"))
     read_end, write_end = os.pipe()
-    path = SAMPLES / "phone-number.wav"
-    writer = subprocess.Popen(["cat", path], stdout=write_end)
+    writer = subprocess.Popen(["cat", PHONE], stdout=write_end)
     os.close(write_end)
-    sources: list[Any] = [path.read_bytes(), f"/dev/fd/{read_end}"]
+    sources: list[Any] = [PHONE.read_bytes(), f"/dev/fd/{read_end}"]
     found = [result for _, result in model.transcribe_many(sources, loaders=2, **QUICK)]
     assert writer.wait(20) == 0
     os.close(read_end)
@@ -148,7 +146,7 @@ def workers_of(parent: int) -> set[int]:
 def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) -> None:
     """Ctrl-C reaches the whole group of a terminal's processes; the files in progress finish."""
     for number in range(300):
-        (folder / f"more-{number}.wav").symlink_to(SAMPLES / "phone-number.wav")
+        (folder / f"more-{number}.wav").symlink_to(PHONE)
     command = [sys.executable, "-m", "slimwhisper", "transcribe", str(folder), "--loaders", "2"]
     child = subprocess.Popen(
         [*command, "--model", "digits", "-o", str(folder / "out"), "-f", "txt"],
@@ -176,7 +174,7 @@ def test_a_recording_whose_readers_are_killed_stays_open(
     """As a system kills them that is short of memory: the next run reads the file."""
     killed = f"import os, {readers.__name__} as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
     command = [*"transcribe --model digits --loaders 2 --journal True -f txt -o".split()]
-    command += [str(tmp_path), str(SAMPLES / "phone-number.wav")]
+    command += [str(tmp_path), str(PHONE)]
     with monkeypatch.context() as patch:
         patch.setattr(readers, "COMMAND", [sys.executable, "-c", f"{killed}; r.main()"])
         assert main(command) == 1

@@ -10,10 +10,7 @@ from slimwhisper.kernels.attention import CacheWrite, Latent, add_norm
 pytest.importorskip("triton")
 
 from slimwhisper.kernels.gpu.norm import add_norm_by_triton, e4m3_of
-
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
-DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if CUDA else [])]
+from tests.kernels.test_triton_kernels import DEVICE, DTYPES
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,6 +11,7 @@ import slimwhisper
 from slimwhisper.commands.convert import convert
 from slimwhisper.faster_whisper import BatchedInferencePipeline, WhisperModel
 from tests.support.command import RunCLI
+from tests.support.real_models import real_model
 
 SAID = "And so my fellow Americans ask not what your country can do for you"
 WORDS = SAID.lower().split()
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def model(real_tiny_en: Path) -> slimwhisper.SlimWhisper:
-    return slimwhisper.load_model(real_tiny_en, device="cpu")
+def model() -> slimwhisper.SlimWhisper:
+    return slimwhisper.load_model(real_model("tiny.en"), device="cpu")
 
 
 @pytest.fixture
@@ -62,22 +63,22 @@ def test_align_live_and_languages(model: slimwhisper.SlimWhisper, jfk: str) -> N
     assert model.detect_language(jfk) == ("en", {"en": 1.0})
 
 
-def test_faster_whispers_interface(real_tiny_en: Path, jfk: str) -> None:
-    theirs = WhisperModel(str(real_tiny_en), device="cpu")
+def test_faster_whispers_interface(jfk: str) -> None:
+    theirs = WhisperModel(str(real_model("tiny.en")), device="cpu")
     for each in (theirs, BatchedInferencePipeline(theirs)):
         segments, info = each.transcribe(jfk, language="en-US", hotwords="<|en|>")
         assert heard(" ".join(s.text for s in segments)) == WORDS and info.language == "en"
 
 
 def test_convert_and_openai_whisper(
-    run_cli: RunCLI, model: slimwhisper.SlimWhisper, real_tiny_en: Path, jfk: str, tmp_path: Path
+    run_cli: RunCLI, model: slimwhisper.SlimWhisper, jfk: str, tmp_path: Path
 ) -> None:
     """The same words at the same times from each format; and the same text from openai-whisper,
     whose times are the same with the model's heads.
     """
     expected = model.transcribe(jfk, **GREEDY)
     for out in ("tiny.en.pt", "folder"):
-        made = convert(str(real_tiny_en), tmp_path / out).path
+        made = convert(str(real_model("tiny.en")), tmp_path / out).path
         assert slimwhisper.load_model(made, device="cpu").transcribe(jfk, **GREEDY) == expected
     theirs = whisper.load_model(str(tmp_path / "tiny.en.pt"), device="cpu")
     theirs.set_alignment_heads(whisper._ALIGNMENT_HEADS["tiny.en"])
@@ -89,4 +90,4 @@ def test_convert_and_openai_whisper(
     ]
     assert times[0] == times[1]
     for command in (["report"], ["report", "--guard"]):
-        assert run_cli(*command, str(real_tiny_en)).status == 0
+        assert run_cli(*command, str(real_model("tiny.en"))).status == 0

@@ -11,7 +11,7 @@ import soundfile
 
 import slimwhisper
 from slimwhisper.api import SlimWhisper
-from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.errors import AudioError
 from slimwhisper.outputs import FORMATS, formats_of
 from slimwhisper.recordings.channels import _cut
 from slimwhisper.subtitles import cues, sentences
@@ -197,8 +197,3 @@ def test_the_command(run_cli: RunCLI, talk: Call, tmp_path: Path) -> None:
     lines = [line.partition(": ") for line in (out / "call.txt").read_text().splitlines()]
     assert [name for name, *_ in lines] == ["agent", "customer"] * 2
     assert " ".join(text for *_, text in lines).split() == [word for _, word in talk.words]
-
-
-def test_a_text_is_not_aligned_with_channels(digits: SlimWhisper, talk: Call) -> None:
-    with pytest.raises(OptionError, match="channels cannot be used to align"):
-        digits.align(talk.audio, "one two", channels="split")

@@ -1,6 +1,6 @@
 """The file of `calibrate`: what it holds comes back; anything else is one line."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from slimwhisper.research.cache_file import (
 )
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.fuzz import examples
-from tests.support.toy_form import first_form
 
+pytestmark = pytest.mark.usefixtures("first")
 DIMS = tiny_dims(width=8, heads=2, text_layers=2, multilingual=False)
 CHECKPOINT = Checkpoint("random", DIMS, random_state(DIMS, seed=4))
 DIGEST = weights_digest(CHECKPOINT.state)
@@ -41,12 +41,6 @@ GOOD |= {"self": "x", "measured": "{}"}
 CPU = torch.device("cpu")
 FIRST = "first:frames=700"
 LEARNED = {name: torch.eye(8).clone() for name in ("cross.0.rotation", "cross.1.rotation")}
-
-
-@pytest.fixture(autouse=True)
-def first() -> Iterator[str]:
-    with first_form() as name:
-        yield name
 
 
 @pytest.fixture
@@ -179,7 +173,7 @@ def test_another_checkpoint_is_refused(digits_path: Path, path: Path) -> None:
 def test_flags_and_identity(path: Path, tmp_path: Path) -> None:
     """Two files count as different caches in a journal, and a file has both forms."""
     one, two = raw(path), raw(tmp_path / "b.safetensors", measured="1")
-    results = {identify_caches(str(each), None, None, None) for each in (one, two)}
+    results = {identify_caches({"cache": str(each)}) for each in (one, two)}
     assert len(results) == 2 and all(name.startswith("e+x ") for name in results)
     assert check_cache("later.safetensors")
     for other in ({"cross_cache": "e"}, {"self_cache": "x"}, {"cache_dtype": "fp8"}):

@@ -1,7 +1,6 @@
 """`calibrate` with the bundled model and a form whose loss is known, and its search alone."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,15 +22,8 @@ from tests.research.test_tradeoff import ROW
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run, RunCLI
 from tests.support.paths import SAMPLES
-from tests.support.toy_form import first_form
 
 SPOKEN = SAMPLES / "door-code.mp3"  # until 3.26 s, frame 163
-
-
-@pytest.fixture(scope="module", autouse=True)
-def first() -> Iterator[str]:
-    with first_form() as name:
-        yield name
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +22,9 @@ from tests.support.checkpoints import tiny_dims
 from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED
-from tests.support.toy_form import SILENT, first_form
+from tests.support.toy_form import SILENT
 
+pytestmark = pytest.mark.usefixtures("first")
 SPOKEN = ("door-code.mp3", "flight.m4a")  # 3.3 and 4.5 seconds
 ROW = MeasuredCache(
     *("e", "x", 30, 10, 400, 20.0),
@@ -42,12 +42,6 @@ ROW = MeasuredCache(
     audio_seconds=60.0,
     fallbacks=[],
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def first() -> Iterator[str]:
-    with first_form() as name:
-        yield name
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed, Finished
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Transcript
-from tests.support.parity import differences
+from tests.support.parity import differences, transcribe_each
 from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
@@ -69,11 +69,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int | None]]:
 
 
 def transcribe_all(model: SlimWhisper, **options: Any) -> list[dict[str, Any]]:
-    results = {}
-    for source, result in model.transcribe_many(AUDIO, **{**QUICK, **options}):
-        assert isinstance(result, Transcript)
-        results[id(source)] = dict(result)
-    return [results[id(audio)] for audio in AUDIO]
+    return transcribe_each(model, AUDIO, **{**QUICK, **options})
 
 
 def test_calls_share_one_engine(model: SlimWhisper, made: list[tuple[int, int | None]]) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from io import StringIO
 from pathlib import Path
 
 from slimwhisper.outputs import DIARIZE, FORMATS, RECORDING, formats_of
@@ -36,9 +35,7 @@ TALK = Transcript(
 
 
 def written(format: str, transcript: Transcript = TALK, **layout: object) -> str:
-    file = StringIO()
-    FORMATS[format].write(transcript, file, layout)
-    return file.getvalue()
+    return FORMATS[format].render(transcript, layout).decode()
 
 
 SAID = ["Ann <B> & C: one two", "three", "SPEAKER_00: four", "five", "SPEAKER_00: six"]

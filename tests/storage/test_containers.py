@@ -24,7 +24,7 @@ from slimwhisper.jobs.members import HeldFile
 from slimwhisper.storage import containers
 from slimwhisper.storage.containers import StoredInputs, format_times
 from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
-from tests.support.spoken import SAMPLES
+from tests.support.paths import PHONE
 
 
 def lines(*rows: Any) -> str:
@@ -89,7 +89,7 @@ def test_manifests_in_any_encoding(tmp_path: Path, encoding: str) -> None:
         lines({"audio_filepath": "ü.wav"}, {"audio_filepath": "b.wav"}).encode(encoding)
     )
     assert [f.output for f in found(str(path))] == ["ü.wav", "b.wav"]
-    path.write_bytes((SAMPLES / "phone-number.wav").read_bytes())
+    path.write_bytes(PHONE.read_bytes())
     assert problems(str(path)) == [f"{path}: is no text, so no manifest; give recordings by name"]
 
 
@@ -226,13 +226,12 @@ def test_a_small_archive_of_large_files_takes_little_memory(tmp_path: Path) -> N
 @pytest.mark.parametrize("loaders", [0, 1])
 def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
     """A remote recording's samples are those of the file, and an excerpt's are a part of them."""
-    path = SAMPLES / "phone-number.wav"
-    fill(store, {"s/a.wav": path.read_bytes(), "s/empty.wav": b"", "s/bad.wav": b"no" * 99})
+    fill(store, {"s/a.wav": PHONE.read_bytes(), "s/empty.wav": b"", "s/bad.wav": b"no" * 99})
     rows = [{"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0}]
-    rows += [{"audio_filepath": str(path), "offset": 1.5}]
+    rows += [{"audio_filepath": str(PHONE), "offset": 1.5}]
     rows += [{"audio_filepath": "a.wav", "offset": 1e4, "duration": 1}]
     fill(store, {"s/m.jsonl": lines(*rows)})
-    whole = load_samples(path)
+    whole = load_samples(PHONE)
     expected = whole.read(0, len(whole))
     part, beyond, rest = stored("memory://s/m.jsonl")
     (plain,), (empty,), (bad,) = (stored(f"memory://s/{n}.wav") for n in ("a", "empty", "bad"))

@@ -28,9 +28,7 @@ Cue = tuple[float, float, str]  # start and end in seconds, text
 
 
 def written(transcript: Transcript, format: str, **layout: Any) -> str:
-    file = io.StringIO()
-    FORMATS[format].write(transcript, file, layout)
-    return file.getvalue()
+    return FORMATS[format].render(transcript, layout).decode()
 
 
 def seconds(clock: str) -> float:

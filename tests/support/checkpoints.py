@@ -177,6 +177,13 @@ def assert_equal(
         assert torch.equal(found[name], tensor.to(dtype)), name
 
 
+def mapped(file: Path) -> list[range]:
+    """The addresses at which this process has mapped a file."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    edges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
+    return [range(int(start, 16), int(stop, 16)) for start, stop in edges]
+
+
 def facts_of(
     dims: Dims, name: str = "small-model", settings: GenerationSettings | None = None
 ) -> ModelFacts:
