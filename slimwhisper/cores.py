@@ -99,7 +99,10 @@ def _text(path: Path) -> str:
     return ""
 
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child would wait for a thread that it does not have
+    release = _LOCK.release
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=release, after_in_child=release)
 _chosen = False  # by `set_threads`
 
 
@@ -131,7 +134,7 @@ def one_thread(count: int = 1) -> Iterator[None]:
     other.
     """
     with _LOCK:
-        default = usual_threads()
+        default = _of_new_thread()
         torch.get_num_threads()  # a first call after the body would set the default
         try:
             yield
@@ -150,7 +153,12 @@ def use_threads(count: int = 1) -> None:
 
 
 def usual_threads() -> int:
-    """torch's number of threads in a new thread."""
+    """torch's number of threads in a new thread. Waits while `one_thread` has changed it."""
+    with _LOCK:
+        return _of_new_thread()
+
+
+def _of_new_thread() -> int:
     numbers: list[int] = []
     probe = threading.Thread(target=lambda: numbers.append(torch.get_num_threads()))
     probe.start()

@@ -1,8 +1,10 @@
 """How many cores a process may use, in trees that look like /proc and /sys; and torch's threads."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from math import inf
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -135,3 +137,22 @@ def test_threads_of_a_loaded_model(
     assert bool(check.advice) == (check.ok is None) == (expected > 2)
     load_model("digits", device="cpu")  # a chosen number is not lowered afterwards
     assert numbers[-1] == expected
+
+
+def test_a_number_that_another_thread_changes() -> None:
+    """It is read before or after: an engine that took the one thread of a reader kept it."""
+    usual, changed, go = cores.usual_threads(), Event(), Event()
+
+    def change() -> None:
+        with cores.one_thread():
+            torch.set_num_threads(usual + 1)
+            changed.set()
+            go.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(change)
+        assert changed.wait(10)
+        asked = pool.submit(cores.usual_threads)
+        assert not wait([asked], 0.1).done
+        go.set()
+        assert asked.result() == usual
