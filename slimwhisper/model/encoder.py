@@ -73,11 +73,11 @@ class _EncoderBlock:
 
     @staticmethod
     def read(source: Source, heads: int) -> "_EncoderBlock":
-        attn = source / "attn"
-        query, value = (Linear.read(attn / name) for name in ("query", "value"))
-        key = Linear.read(attn / "key", bias=False)  # a key bias cancels in the softmax
+        attn, (norm, divided) = source / "attn", LayerNorm.read_even(source / "attn_ln")
+        query, value = (Linear.read(attn / n, divided=divided) for n in ("query", "value"))
+        key = Linear.read(attn / "key", False, divided)  # a key bias cancels in the softmax
         return _EncoderBlock(
-            LayerNorm.read(source / "attn_ln"),
+            norm,
             Linear.joined(query, key, value),
             Linear.read(attn / "out"),
             heads,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import HalfOnGPU, Matrix, at_least_float32, packed_width, prepare
 
@@ -33,6 +33,11 @@ class Source:
         """The tensor of this name, in its own shape [...]; dtype None: the source's."""
         return self.state[self.prefix + name].to(self.device, dtype or self.dtype)
 
+    def weight(self, divided: Tensor | None) -> Tensor:
+        """A linear layer's weight [out, in]; divided: by what its inputs are, [in]."""
+        weight = self.tensor("weight")
+        return weight if divided is None else weight * divided
+
     def prepared(self, weight: Tensor) -> Matrix:
         """A linear layer's weight [out, in], as it is multiplied by."""
         return prepare(weight, self.small_batches, self.int8, self.tiled)
@@ -46,8 +51,9 @@ class Linear:
     bias: Tensor | None = None
 
     @staticmethod
-    def read(source: Source, bias: bool = True) -> "Linear":
-        weight = source.prepared(source.tensor("weight"))
+    def read(source: Source, bias: bool = True, divided: Tensor | None = None) -> "Linear":
+        """divided: as in `Source.weight`."""
+        weight = source.prepared(source.weight(divided))
         return Linear(weight, source.tensor("bias") if bias else None)
 
     @staticmethod
@@ -89,6 +95,20 @@ class LayerNorm:
     def read(source: Source) -> "LayerNorm":
         wide = at_least_float32(source.dtype)
         return LayerNorm(source.tensor("weight", wide), source.tensor("bias", wide))
+
+    @staticmethod
+    def read_even(source: Source) -> "tuple[LayerNorm, Tensor | None]":
+        """The norm, and by what its results [..., d] are divided, [d] or None. Where int8 rounds a
+        row to bytes, that is the square root of its weight: few of a row are then much larger than
+        the others (docs/internals/numerics.md).
+        """
+        norm = LayerNorm.read(source)
+        in_bytes = source.int8 and (processor_has("avx512_vnni") or library() is None)
+        if not in_bytes:
+            return norm, None
+        size = norm.weight.abs()
+        roots = size.clamp(min=0.01 * float(size.mean()) + 1e-12).sqrt()
+        return LayerNorm(norm.weight / roots, norm.bias / roots), roots
 
     @property
     def pair(self) -> tuple[Tensor, Tensor]:
@@ -167,7 +187,8 @@ class MLP:
     @staticmethod
     def read(source: Source) -> "MLP":
         up, down, prepared = source / "mlp" / "0", source / "mlp" / "2", source.prepared
-        wide, bias, narrow = up.tensor("weight"), up.tensor("bias"), down.tensor("weight")
+        norm, divided = LayerNorm.read_even(source / "mlp_ln")
+        wide, bias, narrow = up.weight(divided), up.tensor("bias"), down.tensor("weight")
         width = None if source.int8 or source.tiled else packed_width(narrow, source.small_batches)
         width, parts = width or narrow.shape[1], list[tuple[Linear, Linear]]()
         pieces = zip(wide.split(width), bias.split(width), narrow.split(width, dim=1), strict=True)
@@ -178,7 +199,7 @@ class MLP:
         if source.small_batches:  # of weights that are not packed, there is one part
             matrices = (layer.weight for layer in parts[0])
             block = MLPBlock.of(library(source.dtype), *matrices, bias, parts[0][1].bias)
-        return MLP(LayerNorm.read(source / "mlp_ln"), parts, block)
+        return MLP(norm, parts, block)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The normed x [..., d] -> [..., d], to add to the residual stream."""

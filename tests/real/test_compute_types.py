@@ -27,7 +27,7 @@ CLEAN = (
 )  # 20 recordings in English
 MOST = {"int8": 0.006, "bfloat16": 0.013}  # of 493 words
 # where more was measured, by path
-MORE = {"int8 AVX512-VNNI": 0.011, "int8 PyTorch": 0.015, "bfloat16 PyTorch": 0.027}
+MORE = {"int8 PyTorch": 0.011, "bfloat16 PyTorch": 0.027}
 
 
 def texts(recordings: dict[str, np.ndarray], dtype: str) -> list[str]:
