@@ -45,6 +45,8 @@ from slimwhisper.app.realtime.stream_socket import NORMAL, POLICY, SessionEnd, S
 from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio.samples import STEREO
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
+from slimwhisper.subtitles.cues import ends_sentence
+from slimwhisper.subtitles.sentences import PAUSE
 from slimwhisper.types import Segment, Word
 
 AROUND = re.compile(r"^\W+|\W+$")  # punctuation at a word
@@ -86,6 +88,7 @@ class RecordingForm(ListenForm):
     diarize: bool = False
     diarize_model: Text | None = None
     utterances: bool = False
+    paragraphs: bool = False
     multichannel: bool = False
 
 
@@ -146,6 +149,9 @@ def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, 
     for each in of_channels:
         words = [word for segment in each for word in as_words(segment)]
         channel = as_channel("".join(segment.text for segment in each).strip(), words)
+        if fields.paragraphs or (fields.smart_format and "smart_format" in fields.model_fields_set):
+            found = as_paragraphs(each, finished.transcript.language)
+            channel["alternatives"][0]["paragraphs"] = found
         channels.append({**channel, "detected_language": finished.transcript.language})
     results: dict[str, Any] = {"channels": channels}
     if fields.utterances:
@@ -216,6 +222,27 @@ def as_utterance(segment: Segment, channel: int) -> dict[str, Any]:
     }
 
 
+def as_paragraphs(segments: Iterable[Segment], language: str) -> dict[str, Any]:
+    """Sentences, in paragraphs that begin with a speaker or after a pause."""
+    found: list[dict[str, Any]] = []
+    speaker, whole = None, ""
+    for segment in segments:
+        for word in segment.words or ():
+            start, end, text = round(word.start, 3), round(word.end, 3), word.word
+            if not found or segment.speaker != speaker or start - found[-1]["end"] >= PAUSE:
+                speaker, number = segment.speaker, speaker_number(segment.speaker)
+                found.append({"sentences": [], "num_words": 0, "start": start, **number})
+                whole += f"\n\nSpeaker {number['speaker']}: " if number else "\n\n"
+                text = text.lstrip()
+            whole += text
+            sentences = found[-1]["sentences"]
+            if not sentences or ends_sentence(sentences[-1]["text"], text, language):
+                sentences.append({"text": "", "start": start})
+            sentences[-1] |= {"text": (sentences[-1]["text"] + text).lstrip(), "end": end}
+            found[-1] |= {"num_words": found[-1]["num_words"] + 1, "end": end}
+    return {"transcript": whole[1:], "paragraphs": found}
+
+
 def as_words(segment: Segment) -> list[dict[str, Any]]:
     """The words of a segment, with and without case and punctuation."""
     return [as_word(word) | speaker_number(segment.speaker) for word in segment.words or ()]
@@ -272,8 +299,7 @@ class ListenSocket(StreamSocket):
     def __init__(self, websocket: WebSocket, host: ServerHost) -> None:
         """Open the stream, before the websocket is accepted. Raises SlimWhisperError, APIError."""
         super().__init__(websocket, host)
-        query: list[tuple[str, Any]] = [*websocket.query_params.multi_items()]
-        self._fields = fields = check_form(LiveForm, FormData(query))
+        self._fields = fields = check_form(LiveForm, FormData(websocket.query_params))
         choice, self._model, warnings = choose_model(fields.model, host.models)
         headers = response_headers(self._model, fields.model_extra or (), warnings)
         self.headers = [(name.lower().encode(), text.encode()) for name, text in headers.items()]

@@ -14,8 +14,10 @@ from deepgram.core.events import EventType
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from slimwhisper.app.realtime.listen import as_paragraphs
 from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers.choice import missing
+from slimwhisper.types import Segment, Word
 from tests.support.live import Begin, Live, freed
 from tests.support.paths import PHONE
 from tests.support.realtime import WORDS, sample
@@ -53,6 +55,7 @@ def test_a_recording(live: Live) -> None:
     assert 0.5 < best.confidence <= 1 and channel.detected_language == "en"
     assert best.words[0].start < best.words[0].end <= best.words[1].start
     assert " ".join(u.transcript for u in answer.results.utterances) == WORDS
+    assert best.paragraphs.transcript == f"\n{WORDS}"
     assert (metadata.channels, metadata.models) == (1, ["digits"])
     assert [warning["parameter"] for warning in metadata.warnings] == ["numerals", "encoding"]
 
@@ -83,13 +86,29 @@ def test_raw_samples_and_channels(live: Live) -> None:
         assert len(answer["metadata"]["warnings"]) == 2 - len(texts)
 
 
+def test_paragraphs() -> None:
+    """A sentence may go on in the next segment; a paragraph ends with a speaker, or at a pause."""
+    segments = []
+    for i, text in enumerate((" Hi.", " Mr.", " Fox", " ran.", " Yes!", " It")):
+        at, speaker = i + 2.0 * (i > 2), "SPEAKER_01" if i > 3 else None
+        words = [Word(text, at, at + 1, 1.0)]
+        segments.append(Segment(i, 0, at, at + 1, text, [], 0.0, 0.0, 1.0, 0.0, words, speaker))
+    found = as_paragraphs(segments, "en")
+    assert found["transcript"] == "\nHi. Mr. Fox\n\nran.\n\nSpeaker 1: Yes! It"
+    first, _, third = found["paragraphs"]
+    spans = [(each["text"], each["start"], each["end"]) for each in first["sentences"]]
+    assert spans == [("Hi.", 0.0, 1.0), ("Mr. Fox", 1.0, 3.0)]
+    assert (third["speaker"], third["num_words"], third["start"], third["end"]) == (1, 2, 6.0, 8.0)
+    assert as_paragraphs([], "en") == {"transcript": "", "paragraphs": []}
+
+
 @pytest.mark.skipif(bool(missing("embedding")), reason="the extra diarize is not installed")
 def test_speakers(live: Live) -> None:
     with deepgram(live) as client:
         transcribe = client.listen.v1.media.transcribe_file
         answer: Any = transcribe(request=PHONE.read_bytes(), utterances=True, diarize=True)
     (best,) = answer.results.channels[0].alternatives
-    assert best.transcript == WORDS and not answer.metadata.warnings
+    assert best.transcript == WORDS and not answer.metadata.warnings and best.paragraphs is None
     assert {spoken.speaker for spoken in (*best.words, *answer.results.utterances)} == {0}
 
 
