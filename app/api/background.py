@@ -163,6 +163,8 @@ class Background:
 
     def _begin(self, folder: Path) -> None:
         task = asyncio.create_task(self._run(folder))
+        # a job that the next run goes on with stays
+        task.add_done_callback(lambda t: t.cancelled() or self._jobs.pop(folder.name, None))
         self._jobs[folder.name] = BackgroundJob(round((folder / FORM).stat().st_mtime), task)
 
     async def _run(self, folder: Path) -> None:
@@ -177,8 +179,8 @@ class Background:
             if not isinstance(error, APIError | SlimWhisperError):
                 logger.exception("job %s", folder.name)
             api_error = as_api_error(error)
-            if api_error.code == STOPPING:
-                return  # the next run goes on with it
+            if api_error.code == STOPPING:  # the next run goes on with it
+                raise asyncio.CancelledError from None
             response = api_error.response()
         while response is not None and folder.exists():
             try:
@@ -190,7 +192,6 @@ class Background:
         (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
         if url:
             await self._call(url, folder.name)
-        self._jobs.pop(folder.name, None)  # one that the next run goes on with stays
 
     async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:

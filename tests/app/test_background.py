@@ -131,7 +131,9 @@ def test_refused(begin: Begin, tmp_path: Path) -> None:
 
 
 def test_a_full_disk(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays of a request that is refused; a result is stored later."""
+    """Nothing stays of a request that is refused; a result is stored later. A job that ends by an
+    error that nobody foresaw leaves the queue.
+    """
     live, write, full = begin(results=tmp_path), background.atomic_write, [background.FORM]
 
     def writes(path: Path, **how: Any) -> Any:
@@ -144,6 +146,9 @@ def test_a_full_disk(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert submit(live).status_code == 507 and not list(tmp_path.iterdir())
     full.append(background.RESULT)
     assert ended(live, submit(live).json()["id"])["status"] == "completed" and not full
+    monkeypatch.setattr(background.Background, "_finish", None)
+    job = submit(live).json()["id"]
+    assert eventually(lambda: state(live, job).status_code == 404)
 
 
 def test_what_else_is_in_the_folder(begin: Begin, tmp_path: Path) -> None:
