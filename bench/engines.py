@@ -16,6 +16,7 @@ from torch import Tensor
 from slimwhisper.cache.forms import PRESETS, choose_forms
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.random_weights import random_checkpoint
+from slimwhisper.devices import INT8, choose_dtype
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Rules, Search, Window
 from slimwhisper.formats.load import load_checkpoint
@@ -59,9 +60,10 @@ def load(shape: str, form: str, args: argparse.Namespace, trained: bool = False)
     """Random weights of a shape, or a trained checkpoint, with caches such as "slim-fp8"."""
     preset, _, number = form.partition("-")
     forms = choose_forms(preset, cache_dtype=number or None)
-    dtype = getattr(torch, args.dtype)
+    device = torch.device(args.device)
+    dtype = choose_dtype(args.dtype, device)
     checkpoint = load_checkpoint(shape) if trained else weights(OFFICIAL_DIMS[shape])
-    return Model(checkpoint, torch.device(args.device), dtype, forms, guarded_plan)
+    return Model(checkpoint, device, dtype, forms, guarded_plan, args.dtype == INT8)
 
 
 def rules(model: Model, tokens: int | None, most: int = 0) -> Rules:
