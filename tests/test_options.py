@@ -114,6 +114,7 @@ def speakers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"initial_prompt": "five " * 10**6}, "5,000,000 characters", "give at most 1,000,000"),
         ({"prefix": "five " * 300}, "300 tokens", "give at most 216"),
         *[({name: None}, "None", "give a ") for name in ("languages", "drop", "clip_timestamps")],
+        ({"suppress_tokens": (None,)}, "None", "give token ids"),
         ({"language": np.str_("xx")}, "'xx'", "use a code such as 'en'"),
     ],
     ids=lambda v: str(v)[:60] if isinstance(v, dict) else "",

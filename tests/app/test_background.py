@@ -171,9 +171,7 @@ def test_what_else_is_in_the_folder(begin: Begin, tmp_path: Path) -> None:
     assert [len(list(folder.iterdir())) for folder in (mine, results / "mine")] == [2, 2]
 
 
-def test_who_waits_goes_first(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_first(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the queue is for who waits, and all slots when the server stops. The next server goes
     on with the jobs.
     """
@@ -195,6 +193,17 @@ def test_who_waits_goes_first(
         stop(live)
     live = begin(results=tmp_path)
     assert [ended(live, job)["status"] for job in jobs] == ["completed"] * 2
+
+
+def test_no_patience(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of a server that stops at once have not failed: the next one goes on with them."""
+    live, go = begin(results=tmp_path, patience=0.0), held_engines(monkeypatch, seconds=0.05)
+    job = submit(live).json()["id"]
+    assert eventually(lambda: state(live, job).json()["status"] == "in_progress")
+    live.server.handle_exit(2, None)
+    stop(live)
+    go.set()
+    assert ended(begin(results=tmp_path), job)["status"] == "completed"
 
 
 def test_one_server_a_folder(tmp_path: Path) -> None:

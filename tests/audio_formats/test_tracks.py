@@ -9,7 +9,7 @@ from slimwhisper import SlimWhisper, load_audio
 from slimwhisper.audio.load import load_channels, load_samples
 from slimwhisper.audio.samples import ReadOptions
 from slimwhisper.audio_formats.readers import Readers
-from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.errors import AudioError
 from tests.support.paths import PHONE
 from tests.support.sounds import ffmpeg, write
 
@@ -76,5 +76,3 @@ def test_in_the_library(film: Path, digits: SlimWhisper) -> None:
     assert digits.transcribe(film, audio_track=2)["text"].startswith(" five five five")
     ((_, result),) = digits.transcribe_many([film], audio_track="eng", channels=None)
     assert result["text"].startswith(" five five five")
-    with pytest.raises(OptionError, match="audio_track"):
-        digits.transcribe(film, audio_track=2.5)

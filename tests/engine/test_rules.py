@@ -19,7 +19,6 @@ from slimwhisper.engine.filters import (
     apply_timestamp_rules,
 )
 from slimwhisper.engine.sampling import fastest, uniform, waiting_times
-from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
@@ -214,12 +213,6 @@ def test_rounding_does_not_change_a_sample() -> None:
     keys = torch.randint(2**62, (64,), generator=generator)
     heat = torch.ones(64)
     assert torch.equal(sample(logits, heat, keys), sample(logits + noise, heat, keys))
-
-
-@pytest.mark.parametrize("wanted", ["a,b", "999999", "-2", (60_000,), (None,), "numeral"])
-def test_bad_suppress_tokens(wanted: str | tuple[int, ...]) -> None:
-    with pytest.raises(OptionError, match="suppress_tokens"):
-        suppressed_tokens(VOCABULARY, wanted)
 
 
 @pytest.mark.parametrize(
