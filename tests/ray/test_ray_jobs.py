@@ -288,7 +288,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     marked = Counter(
         Path(line["path"]).stem for line in journal_lines(out) if line["status"] == "done"
     )
-    assert marked.keys() <= whole and set(marked.values()) == {1}
+    assert marked.keys() <= whole and set(marked.values()) <= {1}
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     events_of(recordings, "-o", out, *quiet, status=0)
     assert whole_tree(out) == expected
