@@ -74,6 +74,11 @@ def processor_has(feature: str) -> bool:
     return bool(torch.cpu.get_capabilities().get(feature, False))
 
 
+def rounds_to_bytes() -> bool:
+    """Whether products with weights in int8 round many rows to 8 bits, or to fewer."""
+    return processor_has("avx512_vnni") or library() is None
+
+
 class Library:
     """The compiled functions of one dtype, and the back end of `Kernels` in C. Every tensor is on
     the CPU, contiguous, and of that dtype unless stated otherwise. A function that cannot run

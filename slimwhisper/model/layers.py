@@ -8,7 +8,7 @@ from torch import Tensor
 
 from slimwhisper.kernels.attention import CacheWrite, add_norm
 from slimwhisper.kernels.blocks import MLPBlock
-from slimwhisper.kernels.cpu.library import library, processor_has
+from slimwhisper.kernels.cpu.library import library, rounds_to_bytes
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import HalfOnGPU, Matrix, at_least_float32, packed_width, prepare
 
@@ -103,8 +103,7 @@ class LayerNorm:
         the others (docs/internals/numerics.md).
         """
         norm = LayerNorm.read(source)
-        in_bytes = source.int8 and (processor_has("avx512_vnni") or library() is None)
-        if not in_bytes:
+        if not (source.int8 and rounds_to_bytes()):
             return norm, None
         size = norm.weight.abs()
         roots = size.clamp(min=0.01 * float(size.mean()) + 1e-12).sqrt()

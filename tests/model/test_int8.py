@@ -9,8 +9,8 @@ from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import linear as linear_module
+from slimwhisper.kernels.cpu import library as library_module
 from slimwhisper.kernels.linear import Packed, Plain, Quantized
-from slimwhisper.model import layers as layers_module
 from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Linear, Source
@@ -44,18 +44,19 @@ def test_the_encoder_is_near(amx: bool, compiled: bool, monkeypatch: pytest.Monk
     claimed = torch.cpu.get_capabilities() | {"amx_int8": amx, "amx_bf16": amx}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: claimed)
     if not compiled:
-        for user in (blocks_module, linear_module, layers_module):
+        for user in (blocks_module, linear_module, library_module):
             monkeypatch.setattr(user, "library", lambda *_: None)
-    state = random_state(DIMS, seed=0)
-    for name in (name for name in state if name.endswith("_ln.weight")):
-        state[name][:2] = 20  # of OpenAI's norms, too, some are much larger than the others
     mel = torch.randn(1, 80, 3000, generator=torch.Generator().manual_seed(0))
-    encoder = Encoder(state, DIMS, CPU, torch.float32, int8=True)
-    ((_, down),) = encoder.blocks[0].mlp.parts
-    assert isinstance(down.weight, Quantized) != amx
-    exact, near = Encoder(state, DIMS, CPU, torch.float32)(mel), encoder(mel)
-    assert near.dtype == torch.float32
-    assert 0 < (near - exact).norm() / exact.norm() < (0.02 if amx else 0.036)
+    for outlier, most in ((1, 0.01 if amx else 0.03), (20, 0.02 if amx else 0.036)):
+        state = random_state(DIMS, seed=0)
+        for name in (name for name in state if name.endswith("_ln.weight")):
+            state[name][:2] *= outlier  # as of some of OpenAI's norms
+        encoder = Encoder(state, DIMS, CPU, torch.float32, int8=True)
+        ((_, down),) = encoder.blocks[0].mlp.parts
+        assert isinstance(down.weight, Quantized) != amx
+        exact, near = Encoder(state, DIMS, CPU, torch.float32)(mel), encoder(mel)
+        assert near.dtype == torch.float32
+        assert 0 < (near - exact).norm() / exact.norm() < most
 
 
 @pytest.mark.slow
