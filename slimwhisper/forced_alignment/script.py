@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,8 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     """A text, the path of one, or lines -> lines. Raises OptionError, also if it is empty."""
     if isinstance(text, Path):
         return read_script(text)
-    lines = parse_script(text) if isinstance(text, str) else list(text or ())
+    given = text if isinstance(text, Iterable) else [text]
+    lines = parse_script(text) if isinstance(text, str) else list(given)
     if not all(isinstance(line, str) for line in lines):
         raise OptionError(f"text of {type(text)} has lines that are no strings; give strings")
     if not any(line.strip() for line in lines):

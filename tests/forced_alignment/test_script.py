@@ -86,7 +86,7 @@ def test_files(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(OptionError, match=f"talk.srt.*{problem}"):
             read_script(path)
-    problems = {" \n": "is empty", "talk.srt": r"give Path\('talk", None: "is empty", b"a": "bytes"}
+    problems = {" \n": "is empty", "talk.srt": r"give Path\('talk", None: "NoneType", b"a": "bytes"}
     problems[tmp_path / "none.txt"] = r"none\.txt: cannot be read"
     for text, problem in problems.items():
         with pytest.raises(OptionError, match=problem):
