@@ -101,8 +101,9 @@ def _text(path: Path) -> str:
 
 _LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):  # a child would wait for a thread that it does not have
-    release = _LOCK.release
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=release, after_in_child=release)
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 _chosen = False  # by `set_threads`
 
 

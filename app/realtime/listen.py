@@ -63,9 +63,9 @@ class ListenForm(TextForm):
     encoding: Text | None = None  # None: the file has a header
     sample_rate: int = Field(16_000, ge=4_000, le=192_000)
     channels: int = Field(1, ge=1, le=8)
+    smart_format: bool = False  # paragraphs of recordings
     # always so
     punctuate: bool = True
-    smart_format: bool = True
     detect_language: Text | None = None
 
     def spoken_language(self) -> str | None:
@@ -149,7 +149,7 @@ def as_listen(fields: RecordingForm, finished: FinishedTranscript) -> dict[str, 
     for each in of_channels:
         words = [word for segment in each for word in as_words(segment)]
         channel = as_channel("".join(segment.text for segment in each).strip(), words)
-        if fields.paragraphs or (fields.smart_format and "smart_format" in fields.model_fields_set):
+        if fields.paragraphs or fields.smart_format:
             found = as_paragraphs(each, finished.transcript.language)
             channel["alternatives"][0]["paragraphs"] = found
         channels.append({**channel, "detected_language": finished.transcript.language})
