@@ -95,7 +95,8 @@ def test_python(
     source = blocks(page, "python").replace(SERVER, live.url)
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(source, page.name, "exec"), names)
-    for client in names.values():  # its sockets would be closed with a warning, some time
+    # a page gives each client its own name; sockets would be closed with a warning, some time
+    for client in names.values():
         if isinstance(client, OpenAI | httpx.Client):
             client.close()
     assert DIGIT.search(capsys.readouterr().out)
