@@ -91,7 +91,7 @@ INLINE void store_number(number *p, floats v) {
     store_shorts(p, (ints)_mm256_cvtps_epi32((__m256)v));
 }
 INLINE ints add_products(ints total, numbers x, numbers y) {
-    return total + (ints)_mm256_madd_epi16(x, y);
+    return (ints)_mm256_add_epi32((__m256i)total, _mm256_madd_epi16(x, y)); /* of NaN: wraps */
 }
 #else
 typedef float number;

@@ -85,7 +85,7 @@ INLINE floats power_of_two(floats x) {
     return (floats)_mm512_scalef_ps((__m512)p, (__m512)whole);
 #else
     ints below = x < -126.0f;
-    return (floats)(((ints)p + (__builtin_convertvector(whole, ints) << 23)) & ~below);
+    return (floats)(scaled(p, __builtin_convertvector(whole, ints)) & ~below);
 #endif
 }
 

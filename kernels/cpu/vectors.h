@@ -61,6 +61,7 @@ BEGIN_TARGET(TARGET)
 #define LINE 16 /* floats that memory gives at a time */
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int ints __attribute__((vector_size(4 * LANES)));
+typedef unsigned words __attribute__((vector_size(4 * LANES)));
 typedef float floats8 __attribute__((vector_size(32)));
 typedef int ints8 __attribute__((vector_size(32)));
 
@@ -191,6 +192,9 @@ INLINE void sums_of(const floats v[8], float sums[8]) {
     memcpy(sums, &total, sizeof total);
 }
 
+/* 2^n x where that is a normal number; nothing that means anything elsewhere. */
+INLINE ints scaled(floats x, ints n) { return (ints)((words)x + ((words)n << 23)); }
+
 /* e^x for x <= 0, at most 2 units in the last place off: 2^n e^r, |r| <= ln 2 / 2. */
 INLINE floats exponential(floats x) {
     ints below = x < -87.0f;
@@ -205,8 +209,7 @@ INLINE floats exponential(floats x) {
     e = e * r + 1.6666665459e-1f;
     e = e * r + 5.0000001201e-1f;
     e = e * r * r + r + 1.0f;
-    ints scaled = (ints)e + (n << 23);
-    return (floats)(scaled & ~below);
+    return (floats)(scaled(e, n) & ~below);
 }
 
 /* x (1 + erf(x / sqrt 2)) / 2, the result at most 2e-7 |x| off: Abramowitz and Stegun 7.1.26. */
