@@ -5,10 +5,10 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from slimwhisper.trust import check_flags
 
 logger = logging.getLogger("slimwhisper.serve")
 
-TCP = socket.SOCK_STREAM
 OPEN_FILES = Path("/proc/self/fd")  # reader processes open uploads there: `references.open_path`
 
 
@@ -50,16 +49,18 @@ def run_serve(a: argparse.Namespace) -> int:
     check_ports(a.host, port=a.port, wyoming=a.wyoming)
     if a.results:
         claim_results(Path(a.results))
-    with exit_on_sigterm(), page_folder() if a.page else nullcontext() as folder:
-        settings = make_settings(a, folder)
-        if not (settings.api_key or settings.login or is_loopback(settings.host)):
-            name = escape_line(settings.host)
+    with ExitStack() as stack:
+        # an exit with status 0, so that files and folders are cleaned up; uvicorn raises the signal
+        # again after its shutdown, and Python's default would skip the cleanup
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        settings = make_settings(a, stack.enter_context(page_folder()) if a.page else None)
+        host, is_open = escape_line(settings.host), not is_loopback(settings.host)
+        if is_open and not (settings.api_key or settings.login):
+            who = "anyone who can reach this address can use the server"
             remedy = "set --auth user:password or --api_key KEY, or use --host 127.0.0.1"
-            logger.warning(
-                "%s: anyone who can reach this address can use the server; %s", name, remedy
-            )
-        if settings.wyoming and not is_loopback(settings.host):
-            host = escape_line(settings.host)
+            logger.warning("%s: %s; %s", host, who, remedy)
+        if is_open and settings.wyoming:
             who = f"anyone who can reach {host} can use port {settings.wyoming} without a key"
             logger.warning("--wyoming: %s", who)
         return _serve(a, settings)
@@ -134,29 +135,12 @@ def check_ports(host: str, **ports: int | None) -> None:
             try:
                 if not 0 <= port < 1 << 16:
                     raise OSError(0, "ports are numbers up to 65535")
-                for family, *_, address in socket.getaddrinfo(host, port, type=TCP):
+                for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                     held.enter_context(socket.create_server(address, family=family))
             except OSError as error:
                 reason = str(error.strerror).partition(" (")[0]  # without the address
                 message = f"--host {escape_line(host)} --{flag} {port}: {reason}; choose another"
                 raise OptionError(message) from error
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exit with status 0, so that files and folders are cleaned up.
-
-    Uvicorn raises the signal again after its shutdown; Python's default would skip the cleanup.
-    """
-
-    def end(*_: object) -> None:
-        raise SystemExit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:

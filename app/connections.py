@@ -130,7 +130,7 @@ class Connections(ServerState):
         self._proxies = ProxyHeadersMiddleware(app, config.forwarded_allow_ips).trusted_hosts
         self._address = lru_cache(MAX_CONNECTIONS)(self._find_address)
         self._addresses: Counter[str] = Counter()  # of connections open a second ago, and since
-        self._waiting: dict[Any, tuple[object, float]] = {}  # the awaited input, and since when
+        self._waiting: dict[tuple[Any, object], float] = {}  # since when, by the awaited input
         self._log = LogOncePerMinute()
 
     def admit(self, client: tuple[str, int] | None) -> bool:
@@ -161,11 +161,10 @@ class Connections(ServerState):
             if awaited is None:
                 continue
             progress, seconds = awaited
-            previous, since = self._waiting.get(connection, (None, now))
-            since = since if progress == previous else now
+            since = self._waiting.get((connection, progress), now)
             if now - since > seconds:
                 connection.transport.abort()
-            waits[connection] = progress, since
+            waits[connection, progress] = since
         self._waiting = waits
 
     def _find_address(self, host: str) -> str:

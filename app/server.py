@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, WebSocket, listen, log_exhaustion
 from slimwhisper.app.realtime.routes import Realtime, make_realtime_router
-from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
+from slimwhisper.app.realtime.stream_socket import CLOSING, MAX_MESSAGE
 from slimwhisper.app.realtime.wyoming import Wyoming
 from slimwhisper.app.service.host import Models, ServerHost, ServerSettings
 from slimwhisper.app.service.jobs import ModelChoice
@@ -105,7 +106,10 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
         allow_origins=settings.allow_origins,
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
-        expose_headers=("Location", "Retry-After", "X-Request-Id", "X-Slimwhisper-Warning"),
+        expose_headers=(
+            *("Location", "Retry-After", "X-Request-Id"),
+            *("X-Slimwhisper-Model", "X-Slimwhisper-Warning"),
+        ),
         allow_private_network=bool(settings.allow_origins),
     )
     return app
@@ -177,7 +181,6 @@ class Server(uvicorn.Server):
             ssl_keyfile=key,
             root_path=settings.root_path,
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=round(settings.patience) + 5,
             server_header=False,
             backlog=1,  # see `listen`
             http=Http,
@@ -220,6 +223,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for running requests, then close all connections, including those of open pages."""
+        until = time.monotonic() + self._patience
         others = [each.stop() for each in (self._wyoming, self._background) if each is not None]
         closing = asyncio.gather(self._realtime.shutdown(), *others)
         while not (closing.done() or self.force_exit):
@@ -231,6 +235,8 @@ class Server(uvicorn.Server):
                 task.cancel()
         elif self._page is not None:
             await self._page.shutdown()
+        rest = max(until - time.monotonic(), 0) + CLOSING  # for answers, and unfinished uploads
+        self.config.timeout_graceful_shutdown = round(rest)
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()  # which Uvicorn leaves out

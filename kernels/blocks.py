@@ -17,7 +17,6 @@ from torch import Tensor
 
 from slimwhisper.kernels.attention import Reads, head_attention
 from slimwhisper.kernels.cpu.library import (
-    BFLOAT16_ROWS,
     FLOAT,
     INT,
     LONG,
@@ -59,8 +58,6 @@ class _Block(ABC):
     def __init__(self, library: Library, weights: tuple[Tensor, ...], *numbers: float) -> None:
         """numbers: of the struct, after the weights and before `half`."""
         self.library, self.weights = library, weights  # kept, as C has their addresses
-        # with more rows in bfloat16, oneDNN's products are faster
-        self.most_rows = BFLOAT16_ROWS if library.dtype == torch.bfloat16 else 2**31
         half = int(weights[0].dtype == torch.float16)
         self.struct = self.struct_type(*(t.data_ptr() for t in weights), *numbers, half)
         self.address = ctypes.addressof(self.struct)
@@ -88,8 +85,8 @@ class _Block(ABC):
 
     def runs(self, x: Tensor) -> bool:
         """Whether C can compute with x [..., d]."""
-        rows = x.numel() // x.shape[-1]
-        return 0 < rows <= self.most_rows and self.library.readable(x) and not intercepted()
+        rows, most = x.numel() // x.shape[-1], self.library.most_rows
+        return 0 < rows <= most and self.library.readable(x) and not intercepted()
 
 
 class LatentBlock(_Block):

@@ -113,7 +113,12 @@ def choose_splits(programs: int, tiles: int, concurrent: int, part: float = 0) -
 def find_triton_device(device: torch.device, dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
     """The limits of the device that Triton runs on, or None if it is not used; and why."""
     if device.type == "cpu":
-        return _interpreter(dtype)
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
+        if dtype == torch.bfloat16:
+            return None, "Triton's interpreter computes bfloat16 wrongly"
+        limits = TritonDevice(shared=232_448, multiprocessors=4, capability=90)
+        return limits, "interpreted on the CPU"
     if device.type != "cuda":
         return None, f"Triton is not used on {device.type}"
     # a ROCm device has numbers of another kind: its kernels are those without NVIDIA's instructions
@@ -131,11 +136,3 @@ def find_triton_device(device: torch.device, dtype: torch.dtype) -> tuple[Triton
     major, minor = capability
     limits = TritonDevice(shared, properties.multi_processor_count, 10 * major + minor)
     return limits, f"triton {triton.__version__} on {properties.name}"
-
-
-def _interpreter(dtype: torch.dtype) -> tuple[TritonDevice | None, str]:
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return None, "the device is a CPU, and TRITON_INTERPRET is not 1"
-    if dtype == torch.bfloat16:
-        return None, "Triton's interpreter computes bfloat16 wrongly"
-    return TritonDevice(shared=232_448, multiprocessors=4, capability=90), "interpreted on the CPU"

@@ -117,8 +117,7 @@ class Kernels:
 
             self.triton_device, self.why = find_triton_device(device, dtype)
         self.hopper: TritonDevice | None = None  # the same, if it runs the kernel for Hopper
-        compiled = choice == "auto" and device.type == "cpu"
-        self.library: Library | None = library(dtype) if compiled else None
+        self.library = library(dtype) if choice == "auto" and device.type == "cpu" else None
         back_ends: list[Any] = [] if self.library is None else [self.library]
         if self.triton_device is not None:
             from slimwhisper.kernels.gpu import driver
@@ -268,11 +267,6 @@ class Kernels:
                 torch.cuda.synchronize(self.device)  # raises if the device has failed
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
             self.failures[operation, path] = reason
-            logger.warning(
-                "%s's kernel %r failed (%s); another does its work, more slowly; "
-                "`slimwhisper doctor` has more",
-                PATHS[path],
-                operation,
-                reason,
-            )
+            text = "%s's kernel %r failed (%s); another does its work, more slowly; %s has more"
+            logger.warning(text, PATHS[path], operation, reason, "`slimwhisper doctor`")
             return None

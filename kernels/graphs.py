@@ -154,18 +154,16 @@ class Graphs:
                 torch.cuda.empty_cache()
                 replay = self.recorded[key] = self.recorder.record(body)
             except Exception as error:  # whatever a driver raises, it runs without graphs
-                self._note_failure(key, error)
+                reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+                if self.failure is None:
+                    text = "a CUDA graph cannot be recorded, so its step is slower: %s"
+                    logger.warning(text, reason)
+                self.failure = reason
+                self._failures[key] += 1
                 body()
                 return
         self.replays += 1
         replay()
-
-    def _note_failure(self, key: Hashable, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-        if self.failure is None:
-            logger.warning("a CUDA graph cannot be recorded, so its step is slower: %s", reason)
-        self.failure = reason
-        self._failures[key] += 1
 
     def discard(self) -> None:
         """Record every step again, because a buffer has moved. The old graphs stay in memory: torch

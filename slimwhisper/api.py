@@ -121,7 +121,9 @@ class SlimWhisper(LoadedModel):
     @property
     def settings(self) -> list[str]:
         """The model's own settings that differ from Whisper's, one line of text for each."""
-        return list(map(str, changed_settings(self.network.facts)))
+        chosen = {} if self.origin is None else self.origin.load.keywords  # settings no more
+        rows = changed_settings(self.network.facts)
+        return [str(row) for row in rows if chosen.get(row.name) is None]
 
     def make_options(self, name: str | None = None, **options: Any) -> Options:
         """Make the complete options of a call.
@@ -448,7 +450,7 @@ class SlimWhisper(LoadedModel):
         from slimwhisper.live.types import LEAST_WINDOW
 
         whole = self.dims.n_audio_ctx / POSITIONS_PER_SECOND
-        if not LEAST_WINDOW <= seconds <= whole:
+        if not (hasattr(seconds, "__float__") and LEAST_WINDOW <= seconds <= whole):
             raise OptionError(f"window {seconds!r} is not from {LEAST_WINDOW:g} to {whole:g} s")
         positions = round(seconds * POSITIONS_PER_SECOND)
         if positions == self.dims.n_audio_ctx:

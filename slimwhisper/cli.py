@@ -55,7 +55,7 @@ slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt
 hotwords beam_size vad_filter output_dir output_format output word_timestamps sentences diarize
 allow_url allow_download host port auth api_key allow_origin max_upload max_minutes batch
-rounds against_whisper specs target_loss json""".split()
+rounds specs target_loss json""".split()
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
 PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
@@ -120,6 +120,8 @@ class _Parser(argparse.ArgumentParser):
         for i, word in enumerate(words):
             if word == "--" or (self._subparsers and not word.startswith("-")):
                 break
+            if word[:1] == "-" and word[1:] and os.path.isfile(word):  # noqa: PTH113  (never raises)
+                self.error(f"{word} is taken for a flag; write ./{word} for the file")
             name, equals, value = word[2:].partition("=")
             if word.startswith("--") and " " not in name:
                 flag = f"--{name.replace('-', '_')}"

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.kernels.cpu.library import library, processor_has
 from slimwhisper.kernels.dispatch import indexed
 from slimwhisper.kernels.linear import INT8_PRODUCTS
+from slimwhisper.option_group import check_count
 from slimwhisper.text import not_one_of
 from slimwhisper.types import COMPUTE_TYPES, DTYPES, UNNAMED_DTYPES
 
@@ -119,11 +120,7 @@ def as_dtype(dtype: str | torch.dtype, allowed: Sequence[str] = DTYPES) -> torch
     return chosen
 
 
-def check_batch_size(batch_size: int) -> int:
-    """The number itself. Raises OptionError unless it is positive and whole."""
-    if not hasattr(batch_size, "__index__") or batch_size < 1:
-        raise OptionError(f"batch_size {batch_size!r} is not a positive whole number")
-    return batch_size
+check_batch_size = partial(check_count, "batch_size")
 
 
 def choose_batch_size(device: torch.device, window_bytes: int, reusable: int = 0) -> int:
@@ -160,13 +157,11 @@ def choose_loaders(loaders: int | None, device: torch.device) -> int:
     the GPU's thread needs, and with many cores; threads with few cores, which the model needs.
     Windows always has threads: a process there does not inherit connections by their number.
     """
-    if loaders is not None and loaders < 0:
-        raise OptionError(f"loaders {loaders!r} is negative; give a number of processes, or 0")
-    if os.name == "nt":
-        return 0
     if loaders is not None:
-        return loaders
-    if not sys.executable or getattr(sys, "frozen", False):  # no Python to start them with
+        count = check_count("loaders", loaders, 0)
+        return 0 if os.name == "nt" else count
+    frozen = not sys.executable or getattr(sys, "frozen", False)  # no Python to start them with
+    if os.name == "nt" or frozen:
         return 0
     return WORKERS if device.type != "cpu" or find_cores().usable >= MANY_CORES else 0
 

@@ -16,7 +16,7 @@ from slimwhisper.addresses import LOCAL, is_uri, protocol_of, reason_of
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.audio_formats.names import Selection
 from slimwhisper.disk import PART, atomic_write
-from slimwhisper.errors import OutputError, SlimWhisperError
+from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.text import error_line
 
 # what is not a local file, and the suffixes of files that name or have recordings -> who reads or
@@ -126,6 +126,8 @@ def open_sink(location: str) -> JobSink:
     """The sink at a path or URI. Raises OptionError, DependencyError."""
     if protocol_of(location) not in LOCAL:
         return edge("outputs")(location)
+    if location in ("", "-"):
+        raise OptionError(f"--output_dir {location!r}: outputs are files; give a folder for them")
     path = Path(location.partition("://")[2]).absolute() if is_uri(location) else Path(location)
     return Folder(path)
 

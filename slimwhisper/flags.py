@@ -1,11 +1,14 @@
 """Defines the flags that several commands share: the model, its device and its caches.
 
 A new argument of `load_model` gets its flag in `add_model_flags`, so that all commands that load a
-model have it.
+model have it. What they share besides is `load_chosen`, and how signals are caught.
 """
 
 import argparse
-from collections.abc import Callable, Collection, Mapping
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +152,10 @@ def _kind(annotation: str) -> Callable[[str], Any]:
 
 def codes(text: str) -> tuple[str, ...]:
     """The parts of a comma-separated list, such as "de,en"."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if "," in text and not parts:
+        raise argparse.ArgumentTypeError(f"{text!r} has only commas; name something between them")
+    return parts
 
 
 KINDS: dict[str, Callable[[str], Any]] = {
@@ -276,3 +282,18 @@ def load_weights(arguments: argparse.Namespace) -> "Checkpoint":
 
     root = arguments.model_dir
     return load_checkpoint(arguments.model, download_root=root, adapter=arguments.adapter)
+
+
+@contextmanager
+def signals_to(handle: Callable[[int, Any], None]) -> Iterator[None]:
+    """A context in which SIGINT and SIGTERM call a function. Only the main thread can catch them:
+    elsewhere this does nothing.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

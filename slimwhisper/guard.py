@@ -253,10 +253,8 @@ def guarded_plan(
     fallbacks = list(_fallbacks(records))
     if fallbacks and strict:
         first = fallbacks[0].partition(";")[0]
-        raise CacheError(
-            f"{checkpoint.name}: {first}; choose cache slim, which is always exact, or allow the "
-            "fall-back"
-        )
+        remedy = "choose cache slim, which is always exact, or allow the fall-back"
+        raise CacheError(f"{checkpoint.name}: {first}; {remedy}")
     for line in fallbacks:
         logger.warning("%s: %s", checkpoint.name, line)
     return CachePlan(plans["cross"], plans["self"], inspections=records, fallbacks=fallbacks)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -26,11 +27,11 @@ class ModelOrigin:
     """How to load a model again.
 
     Attributes:
-        load: The function that loads it, and returns the `SlimWhisper`.
+        load: The function that loads it, and returns the `SlimWhisper`, with its arguments.
         read: The function that reads its checkpoint.
     """
 
-    load: Callable[[], Any]
+    load: "partial[Any]"
     read: Callable[[], Checkpoint]
 
 
@@ -112,8 +113,7 @@ class LoadedModel:
     @property
     def num_languages(self) -> int:
         """The number of languages that the model knows."""
-        languages = self.network.vocabulary.languages
-        return len(languages) or self.dims.num_languages
+        return len(self.network.vocabulary.languages) or self.dims.num_languages
 
     def bytes_per_window(self) -> int:
         """Return the bytes of cache that one more window takes, with one text.
@@ -155,7 +155,13 @@ class LoadedModel:
 
         Returns:
             The encoder's output [B, 1500, d], in the model's dtype.
+
+        Raises:
+            OptionError: When they have another shape.
         """
+        shape = [self.dims.n_mels, self.dims.window_frames]
+        if mel.ndim != 3 or list(mel.shape[1:]) != shape:
+            raise OptionError(f"mel: shape {list(mel.shape)}; give [B, {shape[0]}, {shape[1]}]")
         return self.network.encoder(mel)
 
     def logits(self, tokens: Tensor, audio_features: Tensor) -> Tensor:
@@ -181,6 +187,9 @@ class LoadedModel:
 
         Returns:
             The logits [B, T, V], in float32 or a wider dtype.
+
+        Raises:
+            OptionError: When the spectrograms have another shape.
         """
         return self.logits(tokens, self.embed_audio(mel))
 
@@ -265,27 +274,24 @@ class LoadedModel:
         They are on the model's device and in its dtype. They are read from the file again, because
         the engine keeps them in other layouts. So changing them changes nothing.
 
-        Yields:
-            A weight.
+        Returns:
+            The weights.
 
         Raises:
             OptionError: When the model was not made by `load_model`.
         """
-        for _, weight in self.named_parameters():
-            yield weight
+        return (weight for _, weight in self.named_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Read the weights as `parameters` does, with OpenAI's names.
 
-        Yields:
-            A name and a weight.
+        Returns:
+            The names with their weights.
 
         Raises:
             OptionError: When the model was not made by `load_model`.
         """
-        for name, weight in self.state_dict().items():
-            if name != BUFFER:
-                yield name, weight
+        return (pair for pair in self.state_dict().items() if pair[0] != BUFFER)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Read the weights as `parameters` does, and the positions of the encoder.

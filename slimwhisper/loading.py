@@ -19,7 +19,7 @@ from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
 from slimwhisper.model.model import MakePlan, Model, baseline_bytes, exact_plan
-from slimwhisper.option_group import AUDIO_WINDOWS
+from slimwhisper.option_group import AUDIO_WINDOWS, check_count
 from slimwhisper.text import not_one_of, parse_size
 
 logger = logging.getLogger("slimwhisper")
@@ -116,9 +116,11 @@ def load_model(
     """
     load = partial(load_model, **locals())
     set_threads()
+    if not isinstance(name, str | PathLike):
+        raise OptionError(f"name {name!r}: give a name such as turbo, or a path")
     cache = fspath(cache)
     try:
-        memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory
+        memory = None if cache_memory is None else parse_size(str(cache_memory))
     except ValueError as error:
         raise OptionError(f"cache_memory: {error}") from None
     forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)
@@ -146,7 +148,7 @@ def load_model(
         settings = replace(checkpoint.settings, audio_window=audio_window)
         checkpoint = replace(checkpoint, settings=settings)
     chosen_by_user = cross_cache or self_cache or cache_dtype or draft or cache != "slim"
-    if windows and windows <= FEW_WINDOWS and not chosen_by_user:
+    if windows and check_count("windows", windows) <= FEW_WINDOWS and not chosen_by_user:
         weights = sum(t.numel() for t in checkpoint.state.values()) * compute_dtype.itemsize
         if has_room(device, windows * baseline_bytes(checkpoint.dims, compute_dtype), weights):
             forms = choose_forms("baseline")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 from slimwhisper.errors import OptionError
@@ -211,6 +212,25 @@ def plain_value(value: Any) -> Any:
     if type(value) is dict:
         return {key: plain_value(each) for key, each in value.items()}
     return value
+
+
+def check_count(name: str, count: int, least: int = 1) -> int:
+    """Check a number that is no field of a group.
+
+    Args:
+        name: Its name.
+        count: The number.
+        least: The smallest number that is allowed.
+
+    Returns:
+        The number as Python's.
+
+    Raises:
+        OptionError: When it is not whole, or smaller.
+    """
+    if not hasattr(count, "__index__") or count < least:
+        raise OptionError(f"{name} {count!r} is not a whole number from {least}")
+    return index(count)
 
 
 def check_names(kind: type, given_names: Iterable[str]) -> None:

@@ -121,7 +121,7 @@ def write_tsv(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     for s in shown(transcript).segments:
         times = (round(1000 * s.start), round(1000 * s.end))
         names = [" ".join((s.speaker or "").split())] * speakers
-        print(*times, s.text.strip().replace("\t", " "), *names, sep="\t", file=file)
+        print(*times, re.sub(r"[\t\r\n]", " ", s.text.strip()), *names, sep="\t", file=file)
 
 
 def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:

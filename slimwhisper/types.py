@@ -20,6 +20,7 @@ MEL_FRAMES_PER_POSITION = 2  # of the encoder, and per timestamp token
 POSITIONS_PER_SECOND = FRAMES_PER_SECOND // MEL_FRAMES_PER_POSITION
 WINDOW_FRAMES = CHUNK_SECONDS * FRAMES_PER_SECOND
 WHOLE = (None, "full")  # audio windows that always have 30 s
+NOT_IN_AUDIO = "not_in_audio"  # the flag of a line of a script that nobody says
 TIMESTAMPS = 1501  # tokens: <|0.00|> ... <|30.00|>
 DTYPES = ("float32", "float16", "bfloat16")  # to compute in
 COMPUTE_TYPES = ("auto", *DTYPES, "int8")  # of a model, by name

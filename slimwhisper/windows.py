@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -39,7 +39,7 @@ class DecodingOptions:
         length_penalty: The alpha of the length penalty of Google NMT, from 0 to 1. None ranks texts
             by their mean log-probability.
         prompt: The text of earlier windows, or its tokens, which the window's text continues.
-        prefix: The text that the window's text begins with, or its tokens.
+        prefix: The text that the window's text continues, or its tokens.
         suppress_tokens: The ids of the tokens that are never sampled, or the same separated by
             commas. -1 stands for symbols that are not spoken. None and "" allow all tokens.
         suppress_blank: Whether a text must not start with a blank.
@@ -135,8 +135,7 @@ def detect_languages(transcriber: Transcriber, mels: Tensor) -> list[Languages]:
     if not model.vocabulary.languages:
         return [Languages({"en": 1.0}) for _ in mels]
     windows = [Window(mel, (model.vocabulary.sot,), 0, rules=None) for mel in mels]
-    answers = run_windows(transcriber, None, windows)
-    return [a for a in answers if isinstance(a, Languages)]
+    return [a for a in run_windows(transcriber, None, windows) if isinstance(a, Languages)]
 
 
 def decode_windows(
@@ -157,6 +156,8 @@ def decode_windows(
         OptionError: When `mel` is no such tensor or is not finite, or an option has an invalid
             value.
     """
+    if options is not None and not is_dataclass(options):
+        raise OptionError("options: give DecodingOptions, or its fields by their names")
     requested = replace(options or DecodingOptions(), **changes)
     plain, model = DecodingOptions(), transcriber.model
     # a value that equals whisper's default follows the model's settings, unless `changes` sets it

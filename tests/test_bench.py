@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import python
 from tests.support.paths import ROOT, SAMPLES
 from tests.support.spoken import EXPECTED
 
@@ -34,8 +35,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
 
 def output(script: str, *arguments: str) -> str:
     """What a script prints; it must succeed."""
-    command = [sys.executable, str(BENCH / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python(str(BENCH / script), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -91,10 +91,10 @@ def test_the_commands_for_a_gpu(
     """By a stand-in for Python: a step that fails stops no other; each call ends within ten
     minutes; each script parses its arguments, up to an added --help; the tests named exist.
     """
-    python, out = tmp_path / "python", tmp_path / "out"
-    python.write_text('#!/bin/sh\necho "asked: $*"\ncase "$*" in *tune.py*) exit 7 ;; esac\n')
-    python.chmod(0o755)
-    steps = gpu_sh(out, PYTHON=str(python), LIMIT="100")
+    program, out = tmp_path / "python", tmp_path / "out"
+    program.write_text('#!/bin/sh\necho "asked: $*"\ncase "$*" in *tune.py*) exit 7 ;; esac\n')
+    program.chmod(0o755)
+    steps = gpu_sh(out, PYTHON=str(program), LIMIT="100")
     assert steps == dict.fromkeys(listed(), 0) | {"tune": 7}
     log = (out / "log.txt").read_text()
     asked = re.findall(r"^asked: bench/(\w+)\.py(.*)$", log, re.M)
@@ -182,7 +182,6 @@ def test_a_changed_result_is_found(tmp_path: Path) -> None:
     said = json.loads(out.read_text())
     said["greedy, 8"]["door-code.mp3"][0]["segments"][0]["avg_logprob"] += 1e-15
     out.write_text(json.dumps(said))
-    command = [sys.executable, ROOT / "bench" / "oracle.py", *flags, "--against", str(out)]
-    again = subprocess.run(command, capture_output=True, text=True)
+    again = python(str(BENCH / "oracle.py"), *flags, "--against", str(out))
     changed = [line for line in again.stdout.splitlines() if not line.endswith("same")]
     assert changed == ["greedy, 8: 2, CHANGED: ['door-code.mp3']"] and again.returncode == 1

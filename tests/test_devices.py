@@ -78,7 +78,7 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
     assert choose_batch_size(GPU, GB) == 8
     assert choose_batch_size(torch.device("cpu"), GB) == CPU_BATCH == 16
     for size in (0, "2", 2.0):
-        with pytest.raises(OptionError, match=f"batch_size {size!r} is not a positive whole"):
+        with pytest.raises(OptionError, match=f"batch_size {size!r} is not a whole number from 1"):
             check_batch_size(size)  # type: ignore[arg-type]
 
 

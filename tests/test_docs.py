@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.files import page_folder
 from slimwhisper.cli import build_parser
 from slimwhisper.loading import load_model
-from tests.support.command import RunCLI
+from tests.support.command import RunCLI, python
 from tests.support.live import Live, served
 from tests.support.paths import BROKEN, ROOT
 from tests.support.spoken import SAMPLES
@@ -158,6 +157,5 @@ def test_messages_are_those_of_the_source() -> None:
 
 
 def test_the_picture_is_up_to_date() -> None:
-    command = [sys.executable, "docs/tools/architecture_svg.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = python(f"{ROOT}/docs/tools/architecture_svg.py", "--check")
     assert done.returncode == 0, done.stderr

@@ -36,13 +36,9 @@ from slimwhisper.types import Dims, Segment, Transcript
 from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
 from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
-from tests.support.toy_form import first_form
+from tests.support.toy_form import first
 
-
-@pytest.fixture
-def first() -> Iterator[str]:
-    with first_form() as name:
-        yield name
+__all__ = ["first"]
 
 
 @pytest.fixture

@@ -88,7 +88,6 @@ def run(*command: str | Path, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -3,11 +3,9 @@
 import ast
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +18,7 @@ from slimwhisper import devices
 from slimwhisper.app import command, connections
 from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError
-from tests.support.live import eventually, free_port, status_of
+from tests.support.live import serving
 from tests.support.paths import ROOT, SAMPLES
 
 BARE = ROOT / "tests/support/bare"  # a sitecustomize.py: what is taken
@@ -85,32 +83,23 @@ def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_live_from_standard_input() -> None:
     samples = soundfile.read(SAMPLES / "phone-number.wav", dtype="int16")[0]
-    done = bare(
-        *("-m", "slimwhisper", "live", "--model", "digits", "--device", "cpu"),
-        stdin=samples.tobytes(),
-    )
+    command = ("-m", "slimwhisper", "live", "--model", "digits", "--device", "cpu")
+    done = bare(*command, stdin=samples.tobytes())
     assert done.returncode == 0, done.stderr
     assert " ".join(done.stdout.decode().split()) == WORDS
 
 
 @pytest.mark.slow
-def test_a_request_to_the_server(tmp_path: Path) -> None:
-    port = free_port()
-    flags = ("--model", "digits", "--device", "cpu", "--no_page", "--port", str(port))
-    variables = {"PYTHONPATH": str(BARE), "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "slimwhisper", "serve", *flags], env=os.environ | variables
-    )
-    with process, ExitStack() as stack:
-        stack.callback(process.kill)
-        url = f"http://127.0.0.1:{port}"
-        assert eventually(lambda: status_of(url) == 200, 120)
+def test_a_request_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = tmp_path / "uploads"
+    uploads.mkdir()
+    for name, value in {"PYTHONPATH": BARE, "TMPDIR": uploads, "OMP_NUM_THREADS": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    with serving(tmp_path / "log", "--device cpu", "--no_page") as (url, _):
         files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
         answer = httpx.post(f"{url}/v1/audio/transcriptions", files=files, timeout=60)
         assert answer.json()["text"] == WORDS
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    assert list(tmp_path.iterdir()) == [], "no upload is left"
+    assert list(uploads.iterdir()) == [], "no upload is left"
 
 
 def test_branches_of_other_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

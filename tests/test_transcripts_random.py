@@ -15,13 +15,7 @@ from tests.support.parity import differences, whisper_transcribe
 from tests.support.reference import set_spectrum
 from tests.support.sounds import noise_bursts
 
-RECORDINGS = [
-    noise_bursts(0.4, 0),
-    noise_bursts(7, 1),
-    noise_bursts(30, 2),
-    noise_bursts(61.3, 3),
-    np.zeros(16_000 * 5, np.float32),
-]
+RECORDINGS = [noise_bursts(7, 1), noise_bursts(61.3, 3)]
 # several at once where none hides another; the first ones are quick
 QUICK: list[dict[str, Any]] = [
     {"initial_prompt": "So", "carry_initial_prompt": True, "condition_on_previous_text": False},
@@ -30,7 +24,6 @@ QUICK: list[dict[str, Any]] = [
     {"beam_size": 5, "patience": 2.0, "length_penalty": 0.5, "sample_len": 12},
     {"word_timestamps": True, "hallucination_silence_threshold": 1.0, "sample_len": 25},
 ]
-DEFAULTS: dict[str, Any] = {}
 BEAMS_AND_WORDS: dict[str, Any] = {
     "word_timestamps": True,
     "prepend_punctuations": "",
@@ -40,7 +33,7 @@ BEAMS_AND_WORDS: dict[str, Any] = {
     "sample_len": 30,
 }
 SLOW: list[dict[str, Any]] = [
-    DEFAULTS,
+    {},
     BEAMS_AND_WORDS,
     {"condition_on_previous_text": False, "suppress_blank": False, "suppress_tokens": None},
     {"suppress_tokens": "-1,300,301", "max_initial_timestamp": 5.0, "no_speech_threshold": None},
@@ -87,7 +80,7 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
 )
 def test_options(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
-    audio = RECORDINGS[3][: 46 * 16_000]  # two windows
+    audio = RECORDINGS[1][: 46 * 16_000]  # two windows
     options = {"sample_len": 16, **options} if options else options
     expected = whisper_transcribe(theirs, audio, **options)
     assert not differences(transcribe(ours, audio, **options), expected)
@@ -103,8 +96,7 @@ def well_conditioned(
     state = set_spectrum(random_state(dims, seed=5), dims, 3.0)
     path = save_openai(tmp_path_factory.mktemp("well") / "conditioned.pt", dims, state)
     theirs = whisper.load_model(str(path), device="cpu")
-    recordings = RECORDINGS[1:4:2]
-    return path, [(a, whisper_transcribe(theirs, a, sample_len=60)) for a in recordings]
+    return path, [(a, whisper_transcribe(theirs, a, sample_len=60)) for a in RECORDINGS]
 
 
 @pytest.mark.slow
@@ -124,7 +116,7 @@ def test_every_form_says_the_same(
 @pytest.mark.slow
 def test_a_recording_shorter_than_a_frame(pair: tuple[Any, SlimWhisper]) -> None:
     theirs, ours = pair
-    for audio in (RECORDINGS[1][:100], RECORDINGS[1][:161]):
+    for audio in (RECORDINGS[0][:100], RECORDINGS[0][:161]):
         assert not differences(transcribe(ours, audio), whisper_transcribe(theirs, audio))
 
 

@@ -22,7 +22,6 @@ import ipaddress
 import logging
 import re
 import secrets
-from asyncio import CancelledError
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum
@@ -107,12 +106,10 @@ def _hostname(netloc: str) -> str:
 def network_of(host: str) -> str:
     """A client's address; of IPv6 the network, because a client has 2**64 addresses there."""
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.IPv6Address(host)
     except ValueError:
         return host
-    if address.version == 4:
-        return host
-    return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(ipaddress.IPv6Network((int(address), 64), strict=False))
 
 
 # -- paths ---------------------------------------------------------------------------------------
@@ -209,7 +206,7 @@ def _shorten(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
         record.args = tuple(map(_shortened, record.args))
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
-    return not isinstance(error, CancelledError) and record.msg not in (REFUSED, NOT_UTF8)
+    return not isinstance(error, asyncio.CancelledError) and record.msg not in (REFUSED, NOT_UTF8)
 
 
 def _shortened(value: object) -> object:
@@ -281,9 +278,8 @@ class Access:
         except (APIError, asyncio.CancelledError) as error:
             if response.started:
                 raise
-            stopping = StoppingError(STOPPING)
-            refusal = error if isinstance(error, APIError) else as_api_error(stopping)
-            await refuse(refusal, scope, receive, response)
+            refusal = error if isinstance(error, APIError) else StoppingError(STOPPING)
+            await refuse(as_api_error(refusal), scope, receive, response)
 
     def _check_http(self, scope: Scope, receive: Receive, rule: PathRule) -> Receive:
         """Check a request. Returns a `receive` that limits the body. Raises APIError."""
@@ -335,7 +331,8 @@ class Access:
         kind, given = _authorization(scope)
         if self._accepted and not _matches(f"{kind} {given}", self._accepted):
             headers = {"WWW-Authenticate": self._challenge}
-            wrong = "what was sent is not the server's; " if given else ""
+            sent = given or bearer_key(scope)
+            wrong = "what was sent is not the server's; " if sent else ""
             message = f"{wrong}send the server's {self._remedy}"
             raise APIError(401, message, "invalid_api_key", headers=headers)
 

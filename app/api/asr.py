@@ -62,6 +62,8 @@ def read_asr(form: FormData, models: Models) -> TranscriptionRequest:
             request.warnings.append("translations have no speakers")
         else:
             options["diarize"] = "embedding"
+    elif {"min_speakers", "max_speakers"} & options.keys():
+        request.warnings.append("numbers of speakers have no effect without diarize")
     if "diarize" not in options:
         options = {name: value for name, value in options.items() if "speakers" not in name}
     request.options, request.accept = options, "text/plain"

@@ -107,7 +107,8 @@ def disk_is_full() -> bool:
 async def error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to any error; unexpected ones are logged."""
     if isinstance(error, HTTPException) and not isinstance(error, APIError):
-        error = APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        error = APIError(error.status_code, message, headers=dict(error.headers or {}))
     api_error = as_api_error(error)
     if api_error.code == INTERNAL:
         logger.error("a request failed", exc_info=error)

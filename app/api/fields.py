@@ -101,7 +101,7 @@ def check_form(kind: type[F], form: FormData) -> F:
 
 async def read_form(request: Request) -> FormData:
     """The form in a request's body. Raises APIError."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise APIError(415, "send a form (multipart/form-data) with an audio file")
     try:
         return await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES)

@@ -47,7 +47,7 @@ class InferenceForm(UploadForm):
     offset_t: int = Field(0, ge=0, le=MAX_MS)
     duration: int = Field(0, ge=0, le=MAX_MS)
     vad: bool = False
-    vad_threshold: float | None = Field(None, ge=0, le=1)
+    vad_threshold: float | None = Field(None, gt=0, lt=1)
     vad_min_silence_duration_ms: int | None = Field(None, ge=0, le=60_000)
     vad_speech_pad_ms: int | None = Field(None, ge=0, le=60_000)
     no_timestamps: bool = False

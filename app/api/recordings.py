@@ -28,12 +28,16 @@ from slimwhisper.types import SAMPLE_RATE
 # -- samples without a header --------------------------------------------------------------------
 
 HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+# of samples, by Deepgram's names: a header's number, and bits
+ENCODINGS = {"linear16": (1, 16), "linear32": (3, 32), "mulaw": (7, 8), "alaw": (6, 8)}
 MOST = 0xFFFFFFFF  # the largest size that a header can state; more is read up to the file's end
 
 
-def wav_of(pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1) -> BinaryIO:
-    """A file with a header and the samples of another, 16 bits, little-endian; the other itself if
-    it has a header. Blocks. Raises APIError, OSError.
+def wav_of(
+    pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1, encoding: str = "linear16"
+) -> BinaryIO:
+    """A file with a header and the samples of another, little-endian; the other itself if it has a
+    header. encoding: one of `ENCODINGS`. Blocks. Raises APIError, OSError.
     """
     size = pcm.seek(0, 2)
     pcm.seek(0)
@@ -41,11 +45,12 @@ def wav_of(pcm: BinaryIO, rate: int = SAMPLE_RATE, channels: int = 1) -> BinaryI
     pcm.seek(0)
     if has_header:
         return pcm
-    frame = 2 * channels
+    kind, bits = ENCODINGS[encoding]
+    frame = bits // 8 * channels
     if not size or size % frame:
-        message = f"{size} bytes are not PCM of 16 bits; send samples, or a file with a header"
+        message = f"{size} bytes are not {encoding} samples; send those, or a file with a header"
         raise APIError(400, message, "invalid_audio")
-    format = (b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, 16)
+    format = (b"WAVE", b"fmt ", 16, kind, channels, rate, rate * frame, frame, bits)
     whole, size = min(HEADER.size - 8 + size, MOST), min(size, MOST)
     made = cast(BinaryIO, tempfile.TemporaryFile())  # closed by the caller
     made.write(HEADER.pack(b"RIFF", whole, *format, b"data", size))

@@ -12,17 +12,17 @@ from typing import Annotated, Any, BinaryIO, Self
 from urllib.parse import quote
 
 from pydantic import BeforeValidator, Field, create_model, field_validator, model_validator
-from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 
+from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import (
     Text,
     TextForm,
     Texts,
     UploadForm,
     check_form,
-    check_size,
     invalid,
+    json_object,
     one_of,
     option_fields,
     refused,
@@ -149,17 +149,14 @@ class Chunking(TextForm):
 
 
 def _parsed(value: object) -> object:
-    """The text "auto", or JSON."""
-    if value == "auto":
-        return {"type": "auto"}
+    """A type alone, or JSON."""
+    if value in ("auto", "server_vad"):
+        return {"type": value}
     if isinstance(value, str):
         try:
-            check_size(value)
-            value = from_json(value, allow_inf_nan=False)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise invalid("send auto, or a server_vad object")
+            return json_object(value, "chunking_strategy")
+        except APIError:
+            raise invalid("send auto, or a server_vad object") from None
     return value
 
 
@@ -196,7 +193,7 @@ class TranscriptionForm(create_model("Extensions", __base__=UploadForm, **EXTENS
     ] = Field((), alias="timestamp_granularities[]")
     include: tuple[Annotated[str, one_of(("logprobs",))], ...] = Field((), alias="include[]")
     stream: bool = False
-    diarize: bool = False  # our own: speakers in every format
+    diarize: bool = False  # our own: speakers in every format but json
     chunking_strategy: Annotated[Chunking, BeforeValidator(_parsed)] | None = None
     known_speaker_names: Texts = Field((), alias="known_speaker_names[]")
     known_speaker_references: tuple[str, ...] = Field((), alias="known_speaker_references[]")
@@ -285,8 +282,12 @@ def _refuse_combinations(request: TranscriptionRequest) -> None:
         name = "known_speaker_names[]"
         raise refused(name, f"{name} needs diarize, or response_format diarized_json or rttm")
     if "diarize" in options:
+        by_format = format in WITH_SPEAKERS
+        name = "response_format" if by_format else "diarize"
         if options["task"] == "translate":
             message = "translations cannot be diarized; use /v1/audio/transcriptions"
-            raise refused("response_format", message)
-        if lacking := lacking_speakers(f"response_format {format}"):
-            raise refused("response_format", lacking, "not_installed")
+            raise refused(name, message)
+        if lacking := lacking_speakers(f"{name} {format}" if by_format else name):
+            raise refused(name, lacking, "not_installed")
+        if format == "json":
+            request.warnings.append("json has no speakers; choose text or diarized_json")

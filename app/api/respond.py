@@ -186,9 +186,8 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
         return bytes(encoding.decode_single_token_bytes(token))
     piece = str(encoding.fast.id_to_token(token) or "")
     if type(encoding.fast.decoder).__name__ == "ByteLevel":
-        byte = {letter: i for i, letter in enumerate(byte_letters())}
-        if all(letter in byte for letter in piece):
-            return bytes(byte[letter] for letter in piece)
+        with suppress(ValueError):  # a letter that stands for no byte
+            return bytes(map(byte_letters().index, piece))
     elif piece.startswith("<0x") and len(piece) == 6:  # SentencePiece's single bytes
         return bytes.fromhex(piece[3:5])
     return piece.replace("▁", " ").encode()
@@ -230,11 +229,8 @@ class PendingTranscription:
         self._deadline = time.monotonic() + client.timeout
         self.progress = 0.0  # of the recording, up to 1
         self._events = asyncio.Queue[Event]()
-        loop = asyncio.get_running_loop()
-
-        def listener(event: Event) -> None:
-            loop.call_soon_threadsafe(self._events.put_nowait, event)
-
+        schedule: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
+        listener = partial(schedule, self._events.put_nowait)
         upload = transcription.upload
         path, name = open_path(upload.file), display_name(upload.filename)
         model, options = transcription.model, transcription.options
@@ -258,17 +254,14 @@ class PendingTranscription:
                 if isinstance(event, Failed):
                     raise failure(self.transcription, event.error)
                 if isinstance(event, JobStarted):
-                    self._started()
+                    label = f"{self.job.name}: "
+                    warnings = [text.removeprefix(label) for text in self.job.warnings]
+                    self.transcription.warnings += warnings
+                    self.transcription.channels = self.job.channels
                 if isinstance(event, Progress) and self.job.recording is not None:
                     self.progress = event.news[1] / max(self.job.recording.seconds, 1e-9)
                 return event
         return None
-
-    def _started(self) -> None:
-        """The recording has been read: note what is known of it."""
-        self.transcription.channels = self.job.channels
-        label = f"{self.job.name}: "
-        self.transcription.warnings += [w.removeprefix(label) for w in self.job.warnings]
 
     async def full_response(self) -> Response:
         """The response, after the job has ended. Raises APIError."""
@@ -372,10 +365,9 @@ async def transcribe(
         transcription = read(form, host.models)
         transcription.accept = transcription.accept or client.accept
         if transcription.references:
-            store = partial(
+            transcription.options["known_speakers"] = await asyncio.to_thread(
                 store_references, transcription.references, host.service.reading.read, stack
             )
-            transcription.options["known_speakers"] = await asyncio.to_thread(store)
         if transcription.convert is not None:
             name = transcription.upload.filename
             file = await asyncio.to_thread(transcription.convert, transcription.upload.file)

@@ -37,6 +37,8 @@ def make_routers(host: ServerHost) -> tuple[APIRouter, APIRouter, Background | N
     @router.get("/models/{name:path}")
     async def show_model(name: str) -> dict[str, Any]:
         """Describe one model."""
+        if not name:
+            return await list_models()
         return _model(models.display_name if models.resolve(name) == models.default else name)
 
     def _model(name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.types import Segment, Transcript, Word
@@ -34,21 +34,17 @@ def with_text(segment: Segment, text: str) -> Segment:
 def retime(segment: Segment, text: str) -> list[Word]:
     """The words of a text in place of the segment's. Joined, they are the text."""
     old = segment.words or []
-    units: list[list[Word]] = []  # words between two spaces
-    after = [word.word[:1].isspace() for word in old[1:]]
-    if 2 * sum(after) >= len(after):  # spaces stand between most of the words
+    spaced = [word.word[:1].isspace() for word in old[1:]]
+    # `starts`: where units begin, which are words between two spaces; then the end
+    if 2 * sum(spaced) >= len(spaced):  # spaces stand between most of the words
         pattern = r"\s*\S+"
-        for word in old:
-            if units and not word.word[:1].isspace():
-                units[-1].append(word)
-            else:
-                units.append([word])
+        starts = [0, *(i for i, is_spaced in enumerate(spaced, 1) if is_spaced), len(old)]
     else:  # without spaces, split into the old words, else into letters
         pieces = sorted({word.word for word in old} - {""}, key=len, reverse=True)
         pattern = "|".join([*map(re.escape, pieces), r"\s*\S"])
-        units = [[word] for word in old]
-    before, new = ["".join(w.word for w in unit) for unit in units], re.findall(pattern, text)
-    starts = [0, *accumulate(map(len, units))]
+        starts = list(range(len(old) + 1))
+    before = ["".join(word.word for word in old[i:j]) for i, j in pairwise(starts)]
+    new = re.findall(pattern, text)
     words: list[Word] = []
     for kind, i, j, k, m in SequenceMatcher(None, before, new, autojunk=False).get_opcodes():
         start, stop = starts[i], starts[j]

@@ -131,8 +131,7 @@ class GradioBodyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
-            await self._post(scope, receive, send)
-            return
+            return await self._post(scope, receive, send)
         try:
             await self.app(scope, receive, send)
         except RuntimeError as error:
@@ -146,11 +145,9 @@ class GradioBodyCheck:
             body = await Request(scope, receive).body()
             check_body(body, self._functions, self._is_stored)
         except APIError as error:  # too large
-            await error.response()(scope, receive, send)
-            return
+            return await error.response()(scope, receive, send)
         except ValueError as error:
-            await JSONResponse({"detail": str(error)}, 400)(scope, receive, send)
-            return
+            return await JSONResponse({"detail": str(error)}, 400)(scope, receive, send)
         unread = [{"type": "http.request", "body": body}]
 
         async def replay() -> Message:
@@ -355,18 +352,16 @@ def make_uploads_router(uploads: Uploads, max_bytes: int) -> APIRouter:
             paths, _, _ = await upload_fn(
                 form, stored.path, max_bytes, upload_id, upload_progress=progress
             )
+            uploads.end(stored, len(paths))
         except MultiPartException as error:
-            uploads.drop(stored)
             too_large = "maximum allowed size" in error.message
             return PlainTextResponse(error.message, 413 if too_large else 400)
-        except BaseException:  # the client disconnected, there is no room, or the server stops
-            uploads.drop(stored)
-            raise
         finally:
             if upload_id:
                 loop = asyncio.get_running_loop()
                 loop.call_later(PROGRESS_SECONDS, file_upload_statuses.stop_tracking, upload_id)
-        uploads.end(stored, len(paths))
+            if stored.since is None:  # no room, say, or the client disconnected
+                uploads.drop(stored)
         return JSONResponse(paths)
 
     return router

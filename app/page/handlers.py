@@ -8,7 +8,7 @@ each update and drawn by `assets/player.js`:
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -140,7 +140,7 @@ class Run:
     def __init__(self, service: Service, results: PageResults, order: RunOrder, user: str) -> None:
         """Submit all recordings. Needs a running event loop."""
         self._service = service
-        self._loop = asyncio.get_running_loop()
+        schedule: Callable[..., object] = asyncio.get_running_loop().call_soon_threadsafe
         recordings, model, options, script = order
         self.parts = [RunPart(name) for _, name in recordings]
         self._group = secrets.token_urlsafe(24)
@@ -150,7 +150,7 @@ class Run:
             except OSError:
                 part.state, part.message = "failed", "No longer on the server; add it again"
                 continue
-            stored, listener = part.result.path, partial(self._listen, part)
+            stored, listener = part.result.path, partial(schedule, part.update)
             part.job = Job(stored, name, model, options, user, listener, part.draw, script)
             try:
                 service.submit(part.job)
@@ -195,10 +195,6 @@ class Run:
         if len(self.parts) == 1:
             return self.parts[0].text.strip()
         return "\n\n".join(f"{part.name}\n{part.text.strip()}" for part in self.parts)
-
-    def _listen(self, part: RunPart, event: Event) -> None:
-        """Called in the service's thread."""
-        self._loop.call_soon_threadsafe(part.update, event)
 
 
 # -- buttons -------------------------------------------------------------------------------------

@@ -224,9 +224,7 @@ def _checkbox(label: str, min_width: int = 140) -> gr.Checkbox:
 def _scripted(elem_id: str, name: str, html: str) -> gr.HTML:
     """An element that one of the page's scripts draws."""
     script = asset("load.js").replace("SCRIPT", name)
-    return gr.HTML(
-        None, html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id
-    )
+    return gr.HTML(html_template=html, js_on_load=script, apply_default_css=False, elem_id=elem_id)
 
 
 def cost_table(engines: Engines) -> str:
@@ -332,14 +330,13 @@ def mount_page(app: FastAPI, host: ServerHost, make_key: MakeKey | None = None) 
 
     functions, gradio = asyncio.run(mount()).fns, Gradio(app)
     gradio.app.add_middleware(GradioBodyCheck, functions=functions, is_stored=uploads.has)
-    routers = [make_results_router(results), make_edit_router(results)]
-    routers.append(make_uploads_router(uploads, settings.max_bytes))
+    app.include_router(make_results_router(results))
+    app.include_router(make_edit_router(results))
+    app.include_router(make_uploads_router(uploads, settings.max_bytes))
     if check is not None:
-        routers.append(make_login_router(gradio, check))
+        app.include_router(make_login_router(gradio, check))
     if make_key is not None:
-        routers.append(make_live_router(make_key))
-    for router in routers:
-        app.include_router(router)
+        app.include_router(make_live_router(make_key))
     app.mount("/page/assets", Assets(directory=ASSETS))
     app.routes.append(gradio.route)  # last: it matches all other paths
     return Page(handlers, uploads, gradio)

@@ -21,13 +21,7 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.api.errors import APIError
 from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
-from slimwhisper.app.page.files import (
-    GONE,
-    PRIVATE,
-    PageResults,
-    download,
-    segment_view,
-)
+from slimwhisper.app.page.files import GONE, PRIVATE, PageResults, download, segment_view
 from slimwhisper.longform.requests import compression_ratio
 from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
 from slimwhisper.subtitles.sentences import to_sentences
@@ -115,12 +109,8 @@ class EditRequest(RequestBody, strict=True):
                 return edits.correct({i: (was, clean(text)) for i, was, text in texts})
             case [("speaker", (speaker, name))] if clean(name):
                 return edits.rename(speaker, clean(name))
-            case [("approve", int(index))]:
-                return edits.approve(index)
-            case [("undo", int(revision))]:
-                return edits.undo(revision)
-            case [("redo", int(revision))]:
-                return edits.redo(revision)
+            case [("approve" | "undo" | "redo" as method, int(number))]:
+                return getattr(edits, method)(number)
         raise ValueError
 
 

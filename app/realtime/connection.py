@@ -10,7 +10,7 @@ events lag behind the client's: both count the client's commits and clears, and
 import base64
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,7 +264,7 @@ class Connection(StreamSocket):
 
     def _open(self, config: SessionConfig) -> None:
         """Begin the stream. Raises SlimWhisperError, APIError."""
-        choice, options = config.choice(self._host.models), config.options(self._settings.live)
+        choice, options = config.choice(self._host.models)[0], config.options(self._settings.live)
         self.begin(choice, options, config.format)
         self._conversation = Conversation(config, self.emit)
 
@@ -277,8 +277,9 @@ class Connection(StreamSocket):
         self.emit(server_event("error", error=error.body()["error"] | {"event_id": self._event_id}))
         self._event_id = None
 
-    def _session_object(self, unknown: list[str] | None = None) -> dict[str, Any]:
-        return session_object(self._conversation.config, *self._identity, unknown)
+    def _session_object(self, unknown: Sequence[str] = ()) -> dict[str, Any]:
+        config, models = self._conversation.config, self._host.models
+        return session_object(config, models, *self._identity, unknown)
 
     async def handle(self, message: dict[str, Any]) -> None:
         """Handle one event. Raises APIError, SlimWhisperError."""
@@ -324,7 +325,7 @@ class Connection(StreamSocket):
         before = self._conversation.config
         config, unknown = update_session(before, changes)
         models = self._host.models
-        if config.choice(models) == before.choice(models):
+        if config.choice(models)[0] == before.choice(models)[0]:
             self._feed.stream.change(config.options(self._settings.live))
             self._conversation.append(await self._feed.change(config.format))
             self._conversation.change(config)
@@ -337,6 +338,7 @@ class Connection(StreamSocket):
                 self._open(config)
             except SlimWhisperError as error:
                 self.end(SessionEnd(TRY_LATER, as_api_error(error)))
+                return
         self.emit(server_event(reply_type, session=self._session_object(unknown)))
 
 

@@ -32,7 +32,7 @@ from slimwhisper.app.api.fields import (
     one_of,
     refused,
 )
-from slimwhisper.app.api.recordings import wav_of
+from slimwhisper.app.api.recordings import ENCODINGS, wav_of
 from slimwhisper.app.api.request import (
     TranscriptionRequest,
     choose_model,
@@ -128,8 +128,9 @@ def read_listen(form: FormData, models: Models) -> TranscriptionRequest:
         "diarize": "embedding" if by_voice and not fields.multichannel else None,
     }
     request.options = {name: value for name, value in options.items() if value}
-    if fields.encoding == "linear16":
-        request.convert = partial(wav_of, rate=fields.sample_rate, channels=fields.channels)
+    if fields.encoding in ENCODINGS:
+        rate, channels, encoding = fields.sample_rate, fields.channels, fields.encoding
+        request.convert = partial(wav_of, rate=rate, channels=channels, encoding=encoding)
     elif fields.encoding is not None:
         request.unknown.append("encoding")
     request.render, request.mix_instead = partial(as_listen, fields), True
@@ -301,6 +302,8 @@ class ListenSocket(StreamSocket):
         super().__init__(websocket, host)
         self._fields = fields = check_form(LiveForm, FormData(websocket.query_params))
         choice, self._model, warnings = choose_model(fields.model, host.models)
+        if websocket.query_params.get("endpointing") == "false":
+            warnings.append("endpointing: pauses end utterances here")
         headers = response_headers(self._model, fields.model_extra or (), warnings)
         self.headers = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
         live = host.settings.live
@@ -325,7 +328,11 @@ class ListenSocket(StreamSocket):
             self._digest.update(data)
             self._seconds += await self.append(data)
             return
-        event = {"type": "CloseStream"} if data is not None else json_object(message["text"], "it")
+        event = (
+            {"type": "CloseStream"}
+            if data is not None
+            else json_object(message["text"], "the message")
+        )
         match event.get("type"):
             case "KeepAlive":
                 self.keep_alive()
@@ -399,7 +406,8 @@ class ListenSocket(StreamSocket):
 
     def refuse(self, error: APIError) -> None:
         """Emit an error, which ends the session, as it does there."""
-        self.emit({"type": "Error", "err_code": error.code, "err_msg": str(error)})
+        told = {"err_code": error.code, "err_msg": str(error)}  # of recordings; these of streams:
+        self.emit({"type": "Error", "code": error.code, "description": str(error), **told})
         self.end(SessionEnd(POLICY))
 
     def last_events(self) -> list[dict[str, Any]]:

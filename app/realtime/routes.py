@@ -182,7 +182,7 @@ def make_realtime_router(realtime: Realtime) -> APIRouter:
         """Make a key with which a client may open a realtime session for a short time."""
         config, seconds, unknown = read_request(await _json(request))
         value, expires_at = realtime.client_secrets.issue(config, seconds)
-        session = session_object(config, make_id("sess"), unknown=unknown)
+        session = session_object(config, host.models, make_id("sess"), unknown=unknown)
         return {"value": value, "expires_at": expires_at, "session": session}
 
     return router

@@ -5,6 +5,7 @@ docs/connect/realtime.md has those that most need.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from slimwhisper.app.api.request import choose_model
 from slimwhisper.app.realtime.stream_feed import SoundFormat
 from slimwhisper.app.service.host import DIARIZE, Models, openai_model
 from slimwhisper.app.service.jobs import ModelChoice
-from slimwhisper.live.types import LiveOptions
+from slimwhisper.live.types import MOST_PADDING_MS, LiveOptions
 from slimwhisper.option_group import asks_detection
 from slimwhisper.tokens.encoding import whispers_code
 
@@ -55,8 +56,8 @@ INCLUDE = (TENTATIVE, WORDS, DETAILS, LOGPROBS)
 _LIVE = LiveOptions()  # its defaults
 MAX_TEXT, MAX_MODEL = 10_000, 200  # characters: of a prompt, of a model's name
 MAX_KEYWORD, MAX_KEYWORDS = 100, 100
-MAX_MS = 10_000  # of padding and of silence
-MAX_UNKNOWN, MAX_NAME = 20, 40  # names of unknown fields in `warnings`, and their characters
+MAX_MS = 10_000  # of silence
+MAX_UNKNOWN, MAX_NAME = 20, 100  # names of unknown fields in `warnings`, and their characters
 
 
 def _language(language: str | None) -> str | None:
@@ -77,6 +78,7 @@ NOT_SERVED = {
 Language = Annotated[str, Field(max_length=40)]
 Keyword = Annotated[str, Field(max_length=MAX_KEYWORD)]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), WHOLE, NULL_IS_DEFAULT]
+Padding = Annotated[int, Field(ge=0, le=MOST_PADDING_MS), WHOLE, NULL_IS_DEFAULT]
 Response = Annotated[Any, unsupported_if(bool, "a transcription session has no responses")]
 Included = Annotated[str, one_of(INCLUDE)]
 
@@ -153,8 +155,8 @@ class ServerVad(SessionPart):
         NULL_IS_DEFAULT,
         BeforeValidator(lambda kind: "server_vad" if kind == "semantic_vad" else kind),
     ] = "server_vad"
-    threshold: Annotated[float, NULL_IS_DEFAULT] = Field(default=_LIVE.vad_threshold, ge=0, le=1)
-    prefix_padding_ms: Milliseconds = _LIVE.prefix_padding_ms
+    threshold: Annotated[float, NULL_IS_DEFAULT] = Field(default=_LIVE.vad_threshold, gt=0, lt=1)
+    prefix_padding_ms: Padding = _LIVE.prefix_padding_ms
     silence_duration_ms: Milliseconds = _LIVE.silence_duration_ms
     create_response: Response = Field(default=None, exclude=True)
     interrupt_response: Response = Field(default=None, exclude=True)
@@ -237,12 +239,14 @@ class SessionConfig(SessionPart):
             silence_duration_ms=turns.silence_duration_ms,
         )
 
-    def choice(self, models: Models) -> ModelChoice:
-        """The session's model. Raises APIError, CheckpointError."""
+    def choice(self, models: Models) -> tuple[ModelChoice, list[str]]:
+        """The session's model, and warnings about its name. Raises APIError, CheckpointError."""
         name = self.audio.input.transcription.model
         if openai_model(name) == DIARIZE:
             raise unsupported("model", "a session has no speakers; use /v1/audio/transcriptions")
-        return choose_model(None if LIVE_MODEL.fullmatch(name or "") else name, models)[0]
+        served = None if LIVE_MODEL.fullmatch(name or "") else name
+        choice, _, warnings = choose_model(served, models)
+        return choice, warnings
 
 
 START = SessionConfig(type="transcription")  # the default of a session
@@ -280,14 +284,18 @@ def from_beta(beta: Any) -> Any:
 
 
 def session_object(
-    config: SessionConfig, id: str, expires_at: int | None = None, unknown: list[str] | None = None
+    config: SessionConfig,
+    models: Models,
+    id: str,
+    expires_at: int | None = None,
+    unknown: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The `session` of a server event. unknown: ignored fields, listed in `warnings`."""
+    """The `session` of a server event. unknown: ignored fields. Raises as `choice`."""
     fields = {"id": id, "object": "realtime.transcription_session", **config.model_dump()}
     if expires_at is not None:
         fields["expires_at"] = expires_at
-    if unknown:
-        fields["warnings"] = [_warning(name) for name in unknown[:MAX_UNKNOWN]]
+    if warnings := [*config.choice(models)[1], *map(_warning, unknown[:MAX_UNKNOWN])]:
+        fields["warnings"] = warnings
     return fields
 
 

@@ -14,7 +14,6 @@ import soxr
 
 from slimwhisper.app.service.jobs import ModelChoice
 from slimwhisper.app.service.service import Service
-from slimwhisper.errors import AudioError
 from slimwhisper.live.types import LiveEvent, LiveOptions
 from slimwhisper.types import SAMPLE_RATE
 
@@ -37,19 +36,16 @@ class SoundDecoder:
     """Decodes the bytes of one stream; the resampler carries samples from piece to piece."""
 
     def __init__(self, format: SoundFormat) -> None:
-        self.format = format
+        self.format, self._rest = format, b""  # of a sample that has not arrived whole
         self._resampler = self._make_resampler()
 
     def decode(self, data: bytes) -> Sound:
-        """The samples of `data`, float32 [n] at 16 kHz; the last few may come with the next piece.
-
-        Raises AudioError if `data` ends within a sample.
+        """The samples of `data`, float32 [n] at 16 kHz; the last few may come with the next piece,
+        and what is missing of a sample with its first bytes.
         """
-        format = self.format
-        frame = SAMPLE_BYTES[format.coding] * format.channels
-        if len(data) % frame:
-            what = f"{len(data)} bytes are not a whole number of samples of {frame} bytes"
-            raise AudioError(f"audio: {what}; send whole samples")
+        format, data = self.format, self._rest + data
+        whole = len(data) - len(data) % (SAMPLE_BYTES[format.coding] * format.channels)
+        data, self._rest = data[:whole], data[whole:]
         if format.coding == "PCM_16":  # as soundfile, which takes 15 times as long for 0.1 s
             sound = np.frombuffer(data, "<i2") * np.float32(2**-15)
         elif format.coding == "FLOAT":
@@ -115,10 +111,7 @@ class StreamFeed:
         self.stream = service.open_stream(choice, options, listener)
 
     async def append(self, data: bytes) -> float:
-        """Decode audio for the stream. Returns the seconds of audio that were appended.
-
-        Raises AudioError if it ends within a sample.
-        """
+        """Decode audio for the stream. Returns the seconds of audio that were appended."""
         self.has_audio = self.has_audio or bool(data)
         return await self._append_samples(self._decoder.decode(data))
 

@@ -12,12 +12,11 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from slimwhisper.app.api.errors import APIError, as_api_error
-from slimwhisper.app.api.fields import refused
 from slimwhisper.app.connections import Allowance
 from slimwhisper.app.realtime.stream_feed import POLL, SoundFormat, StreamFeed
 from slimwhisper.app.service.host import ServerHost
 from slimwhisper.app.service.jobs import ModelChoice, StoppingError
-from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.errors import SlimWhisperError
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed
 
 logger = logging.getLogger("slimwhisper.serve")
@@ -107,8 +106,7 @@ class StreamSocket:
         if end.last_texts:
             with suppress(SlimWhisperError):
                 self._feed.finish()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stream_ended.wait(), self._settings.patience)
+                await self._wait_for_last_texts()
         if end.error is not None:
             self.refuse(end.error)
         for event in self.last_events():
@@ -120,6 +118,21 @@ class StreamSocket:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING):
                 await self._websocket.close(end.code, str(end.error or "")[:100])
+
+    async def _wait_for_last_texts(self) -> None:
+        """Wait for the stream's end; a service that stops brings it. Raises WebSocketDisconnect."""
+        waits = [asyncio.create_task(t) for t in (self._stream_ended.wait(), self._disconnected())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        if not self._stream_ended.is_set():
+            raise WebSocketDisconnect
+
+    async def _disconnected(self) -> None:
+        """Wait until the client disconnects. What it sends has no effect any more."""
+        with suppress(RuntimeError):  # it has already
+            while (await self._websocket.receive())["type"] != "websocket.disconnect":
+                pass
 
     def last_events(self) -> list[dict[str, Any]]:
         """What is sent at the end of a session."""
@@ -157,6 +170,8 @@ class StreamSocket:
         """Handle the client's messages until it disconnects or the session ends."""
         allowance = Allowance(MAX_EVENTS, MAX_EVENTS)
         while (message := await self._receive(allowance)) is not None:
+            if self._ending.done():
+                return
             try:
                 if len(message.get("text") or message.get("bytes") or "") > MAX_MESSAGE:
                     reason = "the event is larger than 1 MiB; send less audio at a time"
@@ -199,10 +214,7 @@ class StreamSocket:
         await asyncio.sleep(POLL)  # events are on their way
 
     async def append(self, data: bytes) -> float:
-        """Append audio to the stream. Returns its seconds. Raises APIError, SlimWhisperError."""
-        try:
-            seconds = await self._feed.append(data)
-        except AudioError as error:
-            raise refused("audio", str(error), "invalid_audio") from None
+        """Append audio to the stream. Returns its seconds. Raises BusyError."""
+        seconds = await self._feed.append(data)
         self.keep_alive()
         return seconds

@@ -77,8 +77,7 @@ class Engines:
             self.model.transcriber.drop(SlimWhisperError("the model was unloaded"))
         self.model, self.loaded, self.slots = None, None, 0
         gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # which does nothing where CUDA is not in use
 
     @property
     def transcriber(self) -> Transcriber:

@@ -89,7 +89,7 @@ class Job:
     model: ModelChoice
     options: dict[str, Any]  # fields of `slimwhisper.Options`
     user: str  # users take turns
-    listener: Callable[[Event], None]  # called in the service's thread
+    listener: Callable[[Event], object]  # called in the service's thread
     on_samples: Callable[[Samples], None] | None = None  # called in a reading thread
     script: Sequence[str] = ()  # lines of a text to align with it, as in `Recording`
     mix_instead: bool = False  # mix, with a warning, channels that cannot be split
@@ -190,7 +190,6 @@ class Jobs:
 
 def _may_read(busy: list[Job], slots: int) -> bool:
     """Whether to read one more recording, besides those of `busy` that are being read."""
-    ahead = [job for job in busy if job.state is JobState.READING]
-    if len(ahead) < AHEAD:
-        return True
-    return len(ahead) < slots and sum(job.size for job in ahead) < AHEAD_BYTES
+    sizes = [job.size for job in busy if job.state is JobState.READING]
+    are_small = sum(sizes) < AHEAD_BYTES
+    return len(sizes) < AHEAD or (len(sizes) < slots and are_small)

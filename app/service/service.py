@@ -80,7 +80,7 @@ class Service:
         StoppingError at shutdown.
         """
         with self._changed:
-            self._check_model(job.model, self.streams.open)
+            self._check_model(job.model)
             if self.in_flight >= self.limits.queue:
                 self.counts.refused += 1
                 raise BusyError(f"{self.in_flight} requests are waiting; try again in a minute")
@@ -100,16 +100,17 @@ class Service:
         """
         self.engines.check_stream(model, options)
         with self._changed:
-            self._check_model(model, [*self.streams.open, *self.jobs])
+            self._check_model(model, self.jobs)
             return self.streams.begin(model, options, listener)
 
-    def _check_model(self, model: ModelChoice, others: Iterable[Job | LiveStream]) -> None:
-        # others that use another model may be streams, which last too long for a request to wait
+    def _check_model(self, model: ModelChoice, jobs: Iterable[Job] = ()) -> None:
+        # users of another model may be streams, which last too long for a request to wait
         if not self._thread.is_alive():  # after a fork
             raise StoppingError("the service does not run in this process; make a new one here")
         if self._deadline is not None:
             raise StoppingError(STOPPING)
-        if any(other.model != model for other in others):
+        users: list[Job | LiveStream] = [*jobs, *(s for s in self.streams.open if not s.closed)]
+        if any(user.model != model for user in users):
             self.counts.refused += 1
             raise BusyError("the server is busy with another model or cache; try again in a minute")
 

@@ -57,7 +57,7 @@ PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in produ
 MAX_HEAD = 128  # columns of a head: of an encoder's, and of maps in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
 FINE_ROWS = 8  # rows at most that products of integers round to 16 bits
-BFLOAT16_ROWS = 32  # rows at most of products in bfloat16: with more, oneDNN's are faster
+BFLOAT16_ROWS = 32  # rows at most of products in bfloat16
 AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
 
@@ -109,6 +109,8 @@ class Library:
                 suffix = "_bf16"
             function = self.functions[name] = getattr(library, name + suffix)
             function.argtypes, function.restype = types, None
+        # with more rows in bfloat16, oneDNN's products are faster
+        self.most_rows = BFLOAT16_ROWS if bfloat16 else 2**31
         self.is_avx2 = x86 and not (wide and usable >= _AVX512)
         self.has_integers = "multiply_integers" in self.functions
         self.has_encoder_attention = "encoder_attention" in self.functions
@@ -166,7 +168,7 @@ class Library:
         """
         width, depth = weight.shape
         rows = x.numel() // depth
-        if not rows or intercepted() or (self.dtype == torch.bfloat16 and rows > BFLOAT16_ROWS):
+        if not 0 < rows <= self.most_rows or intercepted():
             return None
         if self.is_avx2 and factors is None and rows >= AVX2_ROWS:
             return None
@@ -200,12 +202,7 @@ class Library:
         return out
 
     def latent(
-        self,
-        queries: Tensor,
-        latent: Latent,
-        scale: float,
-        reads: Reads = ALL,
-        maps: Tensor | None = None,
+        self, queries: Tensor, latent: Latent, scale: float, reads: Reads, maps: Tensor | None
     ) -> Tensor | None:
         """As `Kernels.latent`."""
         if latent.factors is not None:

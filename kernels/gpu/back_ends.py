@@ -45,6 +45,7 @@ class ByTriton:
     """Triton, for the widths, dtypes and numbers of queries in the table of configurations."""
 
     path = "triton"
+    add_norm = staticmethod(norm.add_norm_by_triton)
 
     def __init__(self, device: TritonDevice, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, str(dtype).removeprefix("torch.")
@@ -83,14 +84,6 @@ class ByTriton:
         concurrent = self.device.multiprocessors * self.device.programs(c)
         part = _part_cost(min(count, c.block_q), width, c.block_t)
         return choose_splits(programs, -(-positions // c.block_t), concurrent, part)
-
-    def add_norm(
-        self, x: Tensor, addend: Tensor | None, weight: Tensor, *others: Any
-    ) -> tuple[Tensor, Tensor] | None:
-        """As `Kernels.add_norm`."""
-        if weight.dtype != torch.float32:
-            return None
-        return norm.add_norm_by_triton(x, addend, weight, *others)
 
     def choose_token(self, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.choose_token`."""

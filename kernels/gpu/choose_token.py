@@ -53,12 +53,6 @@ def choose_token_kernel(
 ):
     """Grid: rows."""
     row = tl.program_id(0).to(tl.int64)
-    has_rules = False
-    is_first = False
-    paired = False
-    no_text = False
-    min_time = tl.full([], 0, tl.int64)
-    max_first_time = tl.full([], 0, tl.int64)
     if RULES:
         has_rules = tl.load(enabled + row) != 0
         time_last = tl.load(last + row) != 0
@@ -72,9 +66,7 @@ def choose_token_kernel(
     text_maxima = tl.full([BLOCK], float("-inf"), tl.float32)
     text_sums = tl.zeros([BLOCK], tl.float32)
     text_tokens = tl.zeros([BLOCK], tl.int32)
-    time_maxima = tl.full([BLOCK], float("-inf"), tl.float32)
-    time_sums = tl.zeros([BLOCK], tl.float32)
-    time_tokens = tl.zeros([BLOCK], tl.int32)
+    time_maxima, time_sums, time_tokens = text_maxima, text_sums, text_tokens
     for start in range(0, size, BLOCK):
         token = start + lane
         x = tl.load(logits + row * row_stride + token, mask=token < size, other=float("-inf"))

@@ -45,20 +45,23 @@ def empty_by_head(queries: Tensor) -> Tensor:
 
 
 def launch_arguments(
-    c: Configuration, reads: Reads, queries: Tensor, cache: Tensor, splits: int
+    c: Configuration, reads: Reads, queries: Tensor, cache: Tensor, parts: PartialSums
 ) -> dict[str, Any]:
     """What the kernels of split attentions have in common, by name. cache: [S, ..., T, d]."""
     windows, length = reads.windows(len(cache)), cache.shape[-2]
     slots, block_table, lengths = reads.tensors(queries)
     each = reads.lengths_per_window(windows)
     return {
+        "queries": queries,
+        "sums": parts.sums,
+        "stats": parts.stats,
         "slots": slots,
         "block_table": block_table,
         "lengths": lengths,
         "heads": queries.shape[1],
         "group": len(queries) // windows,
         "positions": reads.positions(length),
-        "splits": splits,
+        "splits": parts.splits,
         "has_slots": int(reads.slots is not None),
         "lengths_per_window": each,
         "query_row_stride": queries.stride(0),
@@ -271,7 +274,11 @@ def combine_mapped(parts: PartialSums, maps: Tensor, out: Tensor) -> Tensor:
 
 
 def combine(parts: PartialSums, out: Tensor) -> Tensor:
-    """Fill `out` [N, h, d] from the parts of N h queries; zeros where no part has a position."""
+    """Fill `out` [N, h, d] from the parts of N h queries, if there are any; zeros where no part has
+    a position.
+    """
+    if not len(parts.sums):
+        return out
     _, heads, width = out.shape
     combine_kernel[(parts.sums.shape[0],)](
         parts.sums,
@@ -293,13 +300,11 @@ def combine_and_map(parts: PartialSums, out: Tensor, maps: Tensor | None) -> Ten
     [N, h, d], or with maps [h, d_k, d] each head's times its map, [N, h, d_k].
     """
     if maps is None:
-        return combine(parts, out) if len(parts.sums) else out
+        return combine(parts, out)
     shape = (*out.shape[:2], maps.shape[1])
     mapped = torch.empty(shape, dtype=maps.dtype, device=maps.device)
     if len(parts.sums) and parts.splits <= MAX_MAPPED_SPLITS:
         return combine_mapped(parts, maps, mapped)
-    if len(parts.sums):
-        combine(parts, out)
-    heads = out.transpose(0, 1).to(maps.dtype)
+    heads = combine(parts, out).transpose(0, 1).to(maps.dtype)
     torch.bmm(heads, maps.transpose(1, 2), out=mapped.transpose(0, 1))
     return mapped

@@ -136,18 +136,15 @@ def split_heads(
     stored = rows * heads if splits > 1 else 0
     parts = PartialSums.allocate(stored, splits, width, queries.device)
     split_heads_kernel[triton.cdiv(rows // windows, c.block_q), windows * heads, splits](
-        queries=queries,
         keys=keys,
         values=values,
         out=out,
-        sums=parts.sums,
-        stats=parts.stats,
         scale_log2=width**-0.5 * math.log2(math.e),
         out_row_stride=out.stride(0),
         out_head_stride=out.stride(1),
         cache_slot_stride=keys.stride(0),
         cache_head_stride=keys.stride(1),
         cache_position_stride=keys.stride(2),
-        **launch_arguments(c, reads, queries, keys, splits),
+        **launch_arguments(c, reads, queries, keys, parts),
     )
-    return combine(parts, out) if splits > 1 else out
+    return combine(parts, out)

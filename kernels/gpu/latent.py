@@ -168,11 +168,8 @@ def split_latent(
     parts = PartialSums.allocate(rows * heads, splits, width, queries.device)
     position_bias = reads.position_bias_tensor(queries)
     split_latent_kernel[triton.cdiv(rows // windows * heads, c.block_q), windows, splits](
-        queries=queries,
         latent=latent,
         bias=position_bias,
-        sums=parts.sums,
-        stats=parts.stats,
         scale_log2=scale * math.log2(math.e),
         latent_slot_stride=latent.stride(0),
         latent_position_stride=latent.stride(1),
@@ -180,6 +177,6 @@ def split_latent(
         BLOCK_D=c.block_d,
         SLICES=c.slices,
         HAS_BIAS=reads.position_bias is not None,
-        **launch_arguments(c, reads, queries, latent, splits),
+        **launch_arguments(c, reads, queries, latent, parts),
     )
     return combine_and_map(parts, empty_by_head(queries), maps)

@@ -95,10 +95,12 @@ def add_norm_by_triton(
     bias: Tensor,
     write: CacheWrite | None = None,
     shift: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor] | None:
     """`kernels.attention.add_norm` on the device: x [R, d] or [B, T, d], same results but for
-    rounding.
+    rounding. None: weight and bias are not float32.
     """
+    if weight.dtype != torch.float32:
+        return None
     x, width, strides = x.contiguous(), x.shape[-1], (0, 0, 0)
     normed, total = torch.empty_like(x), x if addend is None else torch.empty_like(x)
     cache = factors = ids = positions = column_scales = offset = x  # which is not read for them

@@ -10,7 +10,6 @@ its file, and in gaps, is in the samples, and a file that ends early is an error
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cache
-from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from slimwhisper.audio.samples import (
     read_file,
 )
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.option_group import check_count
 from slimwhisper.text import error_line
 from slimwhisper.types import SAMPLE_RATE
 
@@ -211,11 +211,9 @@ def as_waveform(audio: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> NDArra
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
-    if isinstance(audio, RemoteFile):
+    if not isinstance(audio, np.ndarray):
         with closing(load_samples(audio)) as samples:
             return samples.read(0, len(samples))
-    if not isinstance(audio, np.ndarray):
-        return load_audio(audio)
 
     channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
@@ -244,12 +242,7 @@ def _channel_axis(shape: Sequence[int]) -> int | None:
 
 def _check_rate(sample_rate: int, *, for_file: bool) -> int:
     """`sample_rate` as an int, if it is valid for the source."""
-    try:
-        rate = index(sample_rate)
-    except TypeError:
-        rate = 0
-    if rate < 1:
-        raise OptionError(f"sample_rate is {sample_rate!r}: give a whole number of Hz above 0")
+    rate = check_count("sample_rate", sample_rate)
     if for_file and rate != SAMPLE_RATE:
         raise OptionError(f"sample_rate={rate} is for arrays: a file states its own rate")
     return rate
@@ -307,9 +300,25 @@ def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
         raise AudioError(
             f"audio array has dtype {samples.dtype}: give float in [-1, 1], int16, int32 or uint8"
         )
-    peak = max(abs(float(samples.min())), abs(float(samples.max())))  # NaN stays NaN
+    return check_values(samples)
+
+
+def check_values(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Convert floating samples to float32.
+
+    Args:
+        samples: The samples [...], any number of them.
+
+    Returns:
+        The samples, float32 [...].
+
+    Raises:
+        AudioError: When a value is NaN or infinite, or far outside [-1, 1].
+    """
+    # NaN stays NaN
+    peak = max(abs(float(samples.min(initial=0))), abs(float(samples.max(initial=0))))
     if not np.isfinite(peak):
-        raise AudioError("audio array holds NaN or infinite values: give finite samples")
+        raise AudioError("audio array holds NaN or infinite values: give finite float32 samples")
     if peak > 100:  # 40 dB over full scale is not an overshoot
         raise AudioError(
             f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"

@@ -2,6 +2,8 @@
 functions of `whisper.audio`, for scripts that were written for it.
 """
 
+import os
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.resources import as_file, files
@@ -67,6 +69,7 @@ class Spectrogram:
         self.samples, self.audio_window = samples, audio_window
         self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
+        _spectrograms.add(self)
         # [n_mels, 3000] each, or in progress in other threads; most recently used last
         self._blocks: dict[int, Tensor | Future[Tensor]] = {}
         # up to two frames after the content still overlap it, all others are silent
@@ -100,6 +103,10 @@ class Spectrogram:
                 block.exception()  # wait: it reads the samples
         self._blocks.clear()
         self.samples.close()
+
+    def drop_unfinished(self) -> None:
+        """Forget the blocks in progress in other threads."""
+        self._blocks = {i: b for i, b in self._blocks.items() if isinstance(b, Tensor)}
 
     def _block(self, index: int) -> Tensor:
         """[n_mels, 3000] float32: log10 of the frames from 3000 * index on, without the floor."""
@@ -139,6 +146,20 @@ class Spectrogram:
             audio[: len(samples)] = samples
         end = len(samples) + HALF * (index == 0)  # zeros follow
         return log_mel(audio, self.n_mels, -(-end // HOP_SAMPLES))
+
+
+_spectrograms: "weakref.WeakSet[Spectrogram]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child, no other thread goes on with the blocks that were begun."""
+    _pool.cache_clear()
+    for spectrogram in list(_spectrograms):
+        spectrogram.drop_unfinished()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def log_mel(samples: NDArray[np.float32], n_mels: int, heard: int | None = None) -> Tensor:

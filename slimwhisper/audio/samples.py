@@ -160,11 +160,10 @@ def _disk_errors(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         hour = 3600 * SAMPLE_RATE * SAMPLE_BYTES / 1e6
-        raise StorageError(
-            f"{name}: no space for its samples in {tempfile.tempdir or 'a temporary folder'} "
-            f"({error.strerror or error}): {hour:.0f} MB for each hour of audio; free space "
-            "there, or set TMPDIR to a folder with space"
-        ) from error
+        where = f"{tempfile.tempdir or 'a temporary folder'} ({error.strerror or error})"
+        what = f"no space for its samples in {where}: {hour:.0f} MB for each hour of audio"
+        remedy = "free space there, or set TMPDIR to a folder with space"
+        raise StorageError(f"{name}: {what}; {remedy}") from error
 
 
 class Excerpts:
@@ -280,25 +279,17 @@ def named_channels(
     """
     count = len(channels)
     if count < 2:
-        raise AudioError(
-            f"{label}: has one channel, so there are none to split; leave them mixed, which is the "
-            "default, or give a recording with a channel for each speaker"
-        )
+        what = "has one channel, so there are none to split; leave them mixed, which is the default"
+        raise AudioError(f"{label}: {what}, or give a recording with a channel for each speaker")
     if count > MAX_CHANNELS:
-        raise AudioError(
-            f"{label}: has {count} channels; channels splits up to {MAX_CHANNELS}, so give a "
-            "recording of some of them"
-        )
+        what = f"has {count} channels; channels splits up to {MAX_CHANNELS}"
+        raise AudioError(f"{label}: {what}, so give a recording of some of them")
     if names and len(names) != count:
-        raise AudioError(
-            f"{label}: has {count} channels, but channel_names has {len(names)}; give one name for "
-            "each channel"
-        )
+        what = f"has {count} channels, but channel_names has {len(names)}"
+        raise AudioError(f"{label}: {what}; give one name for each channel")
     if _are_same(channels):
-        raise AudioError(
-            f"{label}: its {count} channels are the same, so each word would be there {count} "
-            "times; leave them mixed, which is the default"
-        )
+        what = f"its {count} channels are the same, so each word would be there {count} times"
+        raise AudioError(f"{label}: {what}; leave them mixed, which is the default")
     names = names or (STEREO if count == 2 else [f"channel {i + 1}" for i in range(count)])
     return dict(zip(names, channels, strict=True))
 
@@ -417,10 +408,8 @@ def plain_pieces(name: str, file: BinaryIO, start: int, stop: int) -> Iterator[N
     while left:
         data = file.read(SAMPLE_BYTES * min(BLOCK, left))
         if len(data) < SAMPLE_BYTES:
-            seconds = left / SAMPLE_RATE
-            raise AudioError(
-                f"{name}: the last {seconds:.1f} s cannot be read; copy the file again"
-            )
+            what = f"the last {left / SAMPLE_RATE:.1f} s cannot be read"
+            raise AudioError(f"{name}: {what}; copy the file again")
         piece = np.frombuffer(data, np.int16, len(data) // SAMPLE_BYTES)
         left -= piece.size
         yield piece

@@ -40,13 +40,16 @@ ALLOWED = {
 TAGS: dict[str, Any] = (
     {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 )
-RAW = {"aac", "ac3", "flac", "mp3", "ogg"}  # formats of which nearly all bytes are audio
+RAW = {"aac", "ac3", "mp3"}  # formats of frames, which nothing else lies between
+PACKED = {"ogg", "matroska,webm"}  # of packets with at most so many bytes between them:
+HEADERS = 1000
 SLACK = 0.25  # seconds by which an intact file may differ from its header: codec delay, padding
 SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
 RATES = (1_000, 384_000)  # Hz, of a file
 MAX_CHANNELS = 64  # FFmpeg's own limit for PCM
 MAX_EDITS = 10_000  # of a track of an MP4; FFmpeg's time for them grows with their square
 REMEDY = "copy the file again"
+OFFER = ", or pass allow_truncated (--allow_truncated True) to transcribe that part"
 FFMPEG_ERRORS = (av.error.FFmpegError, OSError, ValueError)  # Python's two come from file reads
 JITTER = 0.1  # seconds by which a frame may be late: clocks are rounded, and decoders have delays
 LONGEST_GAP = 3600.0  # seconds of silence at once; a later frame shows a broken clock
@@ -72,42 +75,40 @@ def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.i
         run = FFmpegPass(name)
         samples = 0
         channels, layout = (stream.channels, stream.layout.name) if how.split else (1, "mono")
-        try:
-            known = length if kind in headers.IN_BYTES else 0.0
-            _check_header(name, stream, max(stated or 0.0, known), how)
-            for piece in converted(run.frames(container, stream), layout):
-                _check_source(name, stream, run.source, how)
-                samples += len(piece) // channels
-                yield piece.reshape(-1, channels) if how.split else piece
-        except FFMPEG_ERRORS as error:
-            raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+        known = length if kind in headers.IN_BYTES else 0.0
+        _check_header(name, stream, max(stated or 0.0, known), how)
+        for piece in run.pieces(container, stream, layout, SAMPLE_RATE):
+            _check_source(name, stream, run.source, how)
+            samples += len(piece) // channels
+            yield piece.reshape(-1, channels) if how.split else piece
 
     if run.broken * 2 > run.packets:
-        raise AudioError(
-            f"{name}: damaged: {run.broken} of {run.packets} packets cannot be decoded; {REMEDY}"
-        )
+        what = f"{run.broken} of {run.packets} packets cannot be decoded"
+        raise AudioError(f"{name}: damaged: {what}; {REMEDY}")
     if not samples:
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
-    readable = samples / SAMPLE_RATE
     if stated is None:
         truncated = run.cut_off or (kind == "ogg" and headers.last_ogg_page_is_cut(file))
     else:
         truncated = max(run.end, run.decoded) < stated - SLACK
     if truncated and not how.allow_truncated:
-        of = "" if stated is None else f"of {stated:.1f} "
-        offer = ", or pass allow_truncated (--allow_truncated True) to transcribe that part"
-        raise AudioError(
-            f"{name}: truncated: {readable:.1f} {of}s can be read; {REMEDY}"
-            + ("" if how.allow_truncated is None else offer)
-        )
-    if truncated or kind not in RAW:
+        part = f"{samples / SAMPLE_RATE:.1f} " + ("" if stated is None else f"of {stated:.1f} ")
+        offer = "" if how.allow_truncated is None else OFFER
+        raise AudioError(f"{name}: truncated: {part}s can be read; {REMEDY}{offer}")
+    if truncated:
         return
-    lost = run.bytes * 2 < file.seek(0, os.SEEK_END) - run.first
-    if run.decoded < length / 2 and (kind == "flac" or (kind == "ogg" and lost)):
+    lost = length - run.decoded
+    per_byte, size = run.decoded / max(run.bytes, 1), file.seek(0, os.SEEK_END)
+    if kind in RAW:  # of which FFmpeg guesses the length
+        lost = min(lost, per_byte * (size - run.first - run.bytes))
+    elif kind != "flac":
+        lost = per_byte * run.skipped + run.decoded * run.broken / (run.packets - run.broken)
+    if lost > run.decoded and kind in ("flac", "ogg"):
         what = f"only {run.decoded:.1f} of {length:.1f} s can be decoded"
         raise AudioError(f"{name}: damaged: {what}; {REMEDY}")
-    if lost:
-        logger.warning("%s: damaged: most of it is not audio that can be decoded", name)
+    if lost > SLACK:
+        what = f"some {lost:.1f} of {lost + run.decoded:.1f} s cannot be decoded"
+        logger.warning("%s: damaged: %s; %s", name, what, REMEDY)
 
 
 def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.int16]:
@@ -118,11 +119,7 @@ def decode_as(name: str, file: BinaryIO, layout: str, rate: int) -> NDArray[np.i
     for part in headers.recordings(name, file):
         with _open(name, part) as container:
             stream = choose_stream(name, container)
-            try:
-                frames = FFmpegPass(name).frames(container, stream)
-                pieces += converted(frames, layout, rate)
-            except FFMPEG_ERRORS as error:
-                raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+            pieces += FFmpegPass(name).pieces(container, stream, layout, rate)
     if not pieces:
         raise AudioError(f"{name}: its audio stream holds no samples; {REMEDY} or record it again")
     return np.concatenate(pieces)
@@ -151,10 +148,8 @@ def _check_source(name: str, stream: AudioStream, samples: float, how: ReadOptio
     channels, an hour takes minutes to decode.
     """
     if samples > how.seconds * SOURCE_RATE:
-        raise AudioError(
-            f"{name}: too long for {stream.channels} channels at {stream.rate} Hz; convert it to "
-            "16 kHz mono, or send a part of it"
-        )
+        what = f"too long for {stream.channels} channels at {stream.rate} Hz"
+        raise AudioError(f"{name}: {what}; convert it to 16 kHz mono, or send a part of it")
 
 
 def _open(name: str, file: BinaryIO) -> InputContainer:
@@ -172,9 +167,8 @@ def _open(name: str, file: BinaryIO) -> InputContainer:
     try:
         return av.open(reader, mode="r", options=ALLOWED, **TAGS)
     except FFMPEG_ERRORS as error:
-        raise AudioError(
-            f"{name}: not audio or video that FFmpeg can read; convert it, or copy it again"
-        ) from error
+        what = "not audio or video that FFmpeg can read"
+        raise AudioError(f"{name}: {what}; convert it, or copy it again") from error
 
 
 def _edit_entries(file: BinaryIO) -> int:
@@ -273,6 +267,7 @@ class FFmpegPass:
     decoded = 0.0  # seconds
     bytes = 0  # of the packets that decode
     first = 0  # position of the first one
+    skipped = 0  # bytes where there should be packets
     source = 0  # samples at the file's rate, of all channels together
     position = 0.0  # seconds so far, with silences
     end = 0.0  # seconds on the file's clock
@@ -283,6 +278,17 @@ class FFmpegPass:
         self._origin = inf  # seconds on the file's clock; until there is sound, of the pictures,
         # for which FFmpeg may not tell it, as it has no decoder
 
+    def pieces(
+        self, container: InputContainer, stream: AudioStream, layout: str, rate: int
+    ) -> Iterator[NDArray[np.int16]]:
+        """Pieces of int16 [n * channels], in FFmpeg's channel layout and at `rate` Hz. Raises
+        AudioError.
+        """
+        try:
+            yield from converted(self.frames(container, stream), layout, rate)
+        except FFMPEG_ERRORS as error:
+            raise AudioError(f"{self._name}: cannot be decoded ({error_line(error)})") from error
+
     def frames(
         self, container: InputContainer, stream: AudioStream
     ) -> Iterator[AudioFrame | float]:
@@ -290,6 +296,8 @@ class FFmpegPass:
         AudioError for samples that are not numbers.
         """
         is_float = stream.codec_context.name.startswith("pcm_f")
+        is_packed = container.format.name in PACKED and len(container.streams) == 1
+        page = read = 0  # positions: of a packet, or of several; after what was read
         films = (s for s in container.streams.video if not s.disposition & Disposition.attached_pic)
         packets = container.demux([stream, *films])
         packet: Packet[Any] | None
@@ -312,6 +320,10 @@ class FFmpegPass:
                 self.broken += packet is not None and packet.size > 0
             if packet is not None and packet.size:  # not the last one, which is empty
                 self.first = self.first or packet.pos or 0
+                if is_packed and packet.pos is not None and packet.pos != page:
+                    self.skipped += packet.pos - read if 0 < read < packet.pos - HEADERS else 0
+                    page = read = packet.pos
+                read += packet.size
                 self.packets += 1
                 self.bytes += packet.size if frames else 0
             for frame in frames:
@@ -351,7 +363,7 @@ class FFmpegPass:
 
 
 def converted(
-    frames: Iterator[AudioFrame | float], layout: str = "mono", rate: int = SAMPLE_RATE
+    frames: Iterator[AudioFrame | float], layout: str, rate: int
 ) -> Iterator[NDArray[np.int16]]:
     """Frames of any format, and seconds of silence -> pieces of int16 [n * channels]. The format
     may change midway.

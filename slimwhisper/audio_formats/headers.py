@@ -115,8 +115,8 @@ def is_chunk(name: bytes) -> bool:
 def recordings(name: str, file: BinaryIO) -> Iterator[BinaryIO]:
     """The recordings in a file, one after the other, as `cat` leaves them; usually one, the file.
 
-    Where a header states another size of the samples than there is, the file is read as if it
-    stated the right one, with a warning. One that ends within a sample was cut: it stays as it is.
+    Where a header states fewer samples than there are, the file is read as if it stated the right
+    size, with a warning. One that states more was cut: it stays as it is.
     """
     size, origin = file.seek(0, os.SEEK_END), 0
     while True:
@@ -163,9 +163,9 @@ def _right_sizes(name: str, samples: _Samples, size: int) -> dict[int, bytes]:
     """
     form, there = samples.form, size - samples.start
     if samples.size is not None:
-        if samples.size > there and there % samples.block:
+        if samples.size > there + FEW or (samples.size > there and there % samples.block):
             return {}
-        if abs(samples.size - there) > FEW:
+        if there - samples.size > FEW:
             what = f"its header states {samples.size:,} bytes of samples, but there are {there:,}"
             logger.warning("%s: %s; these are read", name, what)
     size_of_chunk = there + form.before + form.inclusive * (form.name + form.width)

@@ -94,15 +94,6 @@ class AudioLengths:
     positions: Tensor  # [slots] int64: of the encoder
     all_whole: bool = True  # no window was shorter so far
 
-    def put(self, slots: Tensor, positions: int, whole: int) -> bool:
-        """Windows of `positions` encoder positions, of `whole`, are in `slots` [G] int64; returns
-        whether they are the first that are shorter.
-        """
-        first = self.all_whole and positions < whole
-        self.all_whole &= positions == whole
-        self.positions.index_fill_(0, slots, positions)
-        return first
-
 
 class CrossCache:
     """The audio of `slots` windows, for all layers. Allocated once; it never grows."""
@@ -155,9 +146,15 @@ class CrossCache:
         """Store encoder outputs `features` [G, q, d], q up to p, in `slots` [G] int64; returns
         whether they are the first of windows shorter than p.
         """
+        positions = features.shape[1]
+        short, lengths = positions < self.frames, self.lengths
         for store in self.stores:
+            for t in store.tensors if short else ():  # an earlier NaN would pass some forms' masks
+                t[slots] = 0
             store.put(slots, features)
-        return self.lengths.put(slots, features.shape[1], self.frames)
+        first, lengths.all_whole = short and lengths.all_whole, lengths.all_whole and not short
+        lengths.positions.index_fill_(0, slots, positions)
+        return first
 
     def nbytes(self) -> int:
         """Bytes of all slots."""

@@ -272,9 +272,8 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
 
     layers = dims.n_audio_layer + dims.n_text_layer
     if layers > len(state):  # checked first: memory must not grow with a number from the file
-        raise load_error(
-            f"{name}: {len(state)} tensors are too few for {layers} layers; copy it again"
-        )
+        what = f"{len(state)} tensors are too few for {layers} layers"
+        raise load_error(f"{name}: {what}; copy it again")
     expected = expected_shapes(dims)
     keys = [n.removesuffix("weight") for n in expected if n.endswith(".key.weight")]
     optional = {f"{key}bias": expected[f"{key}weight"][:1] for key in keys}  # dropped by folding

@@ -188,15 +188,14 @@ class OpenAI:
         the settings that stand beside them, which openai-whisper does not read: "audio_window", and
         "generation_config", as a folder's file of this name.
         """
-        missing = "no 'dims' and 'model_state_dict'"
-        foreign = f"{path}: not an OpenAI Whisper checkpoint ({missing}); give one, or a folder"
-        content = read_pickle(path)
-        if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
-            raise load_error(foreign)
-        dims, state = content["dims"], content["model_state_dict"]
+        found = read_pickle(path)
+        content = found if isinstance(found, dict) else {}
+        dims, state = content.get("dims"), content.get("model_state_dict")
         names = [f.name for f in fields(Dims)]
         if not isinstance(dims, dict) or not isinstance(state, dict):
-            raise load_error(foreign)
+            missing = "no 'dims' and 'model_state_dict'"
+            what = f"not an OpenAI Whisper checkpoint ({missing})"
+            raise load_error(f"{path}: {what}; give one, or a folder")
         if set(dims) != set(names) or not all(type(v) is int for v in dims.values()):
             raise load_error(f"{path}: its 'dims' are not the ten whole numbers {', '.join(names)}")
         kept = content.get("generation_config", {})

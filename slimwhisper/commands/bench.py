@@ -1,4 +1,4 @@
-"""Runs the `bench` command: compares caches, batch sizes and openai-whisper on this machine.
+"""Runs the `bench` command: compares caches and batch sizes on this machine.
 
 Each measurement runs in a process of its own (see `measurement`), one at a time. The cases take
 turns, so that a slowdown of the machine affects all of them.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from slimwhisper.commands.tables import console, table
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
 from slimwhisper.text import human_size
 
-WHISPER = "openai-whisper"
 CASE_FLAGS = ("tokens", "model_dir", "adapter", "device", "dtype", "threads", "beam_size")
 FEWEST, MOST = 4, 128  # windows of a measurement, unless a batch takes more
 
@@ -45,7 +44,6 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("files an hour", lambda r: f"{r['files_per_hour']:,.0f}"),
     ("first token", lambda r: f"{r['first_token_seconds']:.2f} s"),
     ("memory", lambda r: human_size(r["memory_bytes"])),
-    ("x whisper", lambda r: f"{r['times_whisper']:.2f}"),
 )
 
 
@@ -74,18 +72,16 @@ def run_bench(arguments: argparse.Namespace) -> int:
 
 
 def make_cases(arguments: argparse.Namespace) -> list[Case]:
-    """The measurements to make, openai-whisper first."""
+    """The measurements to make."""
     if arguments.random and arguments.model is None:
         raise OptionError("--random needs a shape; add --model, such as --model tiny")
     if arguments.adapter and (arguments.random or arguments.model is None):
         raise OptionError("--adapter cannot be used with random weights; give its --model")
-    pairs: list[tuple[str | None, int, int]] = [
+    pairs = [
         (cache, batch, arguments.windows or max(FEWEST, batch, min(2 * batch, MOST)))
         for cache in dict.fromkeys(arguments.cache)
         for batch in dict.fromkeys(arguments.batch)
     ]
-    if arguments.against_whisper:
-        pairs.insert(0, (None, 1, max(windows for _, _, windows in pairs)))
     same = {name: getattr(arguments, name) for name in CASE_FLAGS}
     same["model"] = arguments.model or "tiny"
     same["random"] = arguments.random or arguments.model is None
@@ -125,12 +121,12 @@ def _begin() -> None:
 
 
 def _title(case: Case) -> str:
-    return WHISPER if case.cache is None else f"{case.cache}, batch {case.batch}"
+    return f"{case.cache}, batch {case.batch}"
 
 
 def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> list[Row]:
     """A row for each case: medians over the rounds. Rates are per second unless stated otherwise;
-    "decode": of the time outside the encoder; "times_whisper": of openai-whisper's files per hour.
+    "decode": of the time outside the encoder.
     """
     rows: list[Row] = []
     for case, rounds in zip(cases, measurements, strict=True):
@@ -140,7 +136,7 @@ def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> l
 
         sampled, files = rounds[0]["tokens_sampled"], 3600 * case.windows / median("seconds")
         row = {
-            "cache": case.cache or WHISPER,
+            "cache": case.cache,
             "forms": rounds[0]["forms"],
             "batch": case.batch,
             "windows": case.windows,
@@ -157,22 +153,18 @@ def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> l
             "encoder_seconds": [r["encoder_seconds"] for r in rounds],
             "fallbacks": rounds[0]["fallbacks"],
         }
-        first = (rows or [row])[0]
-        against = first["cache"] == WHISPER
-        rows.append(row | {"times_whisper": files / first["files_per_hour"] if against else None})
+        rows.append(row)
     return rows
 
 
 def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
     """The machine and the versions."""
-    cpu, memory, whisper = platform.processor() or platform.machine(), None, None
+    cpu, memory = platform.processor() or platform.machine(), None
     with suppress(OSError):
         if match := re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()):
             cpu = match[1].strip()
     with suppress(AttributeError, ValueError, OSError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(PackageNotFoundError):
-        whisper = version(WHISPER)
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -183,7 +175,6 @@ def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         "slimwhisper": __version__,
         "torch": version("torch"),
-        WHISPER: whisper,
     }
 
 
@@ -199,10 +190,9 @@ def print_bench(answer: dict[str, Any]) -> None:
     page.print(f"{where}, {what}", style="bold")
     versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "python", "slimwhisper"))
     page.print(f"{machine['cpu']}, {machine['cores']} cores{memory}; {versions}")
-    columns = COLUMNS if rows[0]["times_whisper"] is not None else COLUMNS[:-1]
     # one line per word, so that all columns fit in 80 characters
-    headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in columns))
-    cells = ((row["cache"], *(cell(row) for _, cell in columns)) for row in rows)
+    headings = ("cache", *(heading.replace(" ", "\n") for heading, _ in COLUMNS))
+    cells = ((row["cache"], *(cell(row) for _, cell in COLUMNS)) for row in rows)
     page.print(table(headings, cells, ("cache",), gap=1))
     page.print(
         f"Files: recordings of {RECORDING_SECONDS} s, one window each, read from memory. Decode "

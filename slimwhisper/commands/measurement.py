@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,15 @@ from torch import Tensor
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import choose_forms
-from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.commands.costs import OFFICIAL_DIMS
 from slimwhisper.commands.random_weights import random_checkpoint
 from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype
-from slimwhisper.errors import DependencyError, OptionError, SlimWhisperError
+from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
-from slimwhisper.text import install_command
 from slimwhisper.tokens.vocabulary import Vocabulary
 from slimwhisper.types import FRAMES_PER_SECOND, SAMPLE_RATE, WINDOW_FRAMES
 
@@ -45,7 +43,7 @@ Audio = NDArray[np.float32]
 class Case:
     """The settings of one measurement."""
 
-    cache: str | None  # a preset; None: openai-whisper, one recording after the other
+    cache: str  # a preset
     batch: int  # windows decoded together
     windows: int  # recordings in all, one window each
     tokens: int  # sampled in each window
@@ -142,7 +140,7 @@ def recordings(count: int) -> list[Audio]:
 
 
 def fixed_length(vocabulary: Vocabulary, case: Case, tokens: int) -> dict[str, Any]:
-    """The options, also of whisper, with which every window samples exactly `tokens` tokens."""
+    """The options with which every window samples exactly `tokens` tokens."""
     banned = [-1, vocabulary.eot]
     if not case.random:  # random models never sample timestamps, which would move the window
         banned += vocabulary.timestamps
@@ -172,7 +170,7 @@ def _checkpoint(case: Case) -> Checkpoint:
 Run = Callable[[list[Audio], dict[str, Any]], Iterator[int]]  # yields each text's tokens
 
 
-def _slimwhisper_run(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
+def _runner(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
     vars(model.network)["encoder"] = clock.wrap(model.network.encoder)
 
     def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
@@ -181,34 +179,6 @@ def _slimwhisper_run(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run
             if isinstance(result, SlimWhisperError):
                 raise result
             yield sum(len(segment.tokens) for segment in result.segments)
-
-    return run
-
-
-def _whisper_run(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, clock: EncoderClock
-) -> Run:
-    half = dtype == torch.float16
-    if dtype != torch.float32 and (not half or device.type == "cpu"):
-        what = "openai-whisper decodes only in float32, or on a GPU in float16"
-        raise OptionError(f"{what}; choose one as --dtype")
-    if OUTPUT in checkpoint.state:
-        raise OptionError(f"{checkpoint.name}: openai-whisper has no {OUTPUT}; drop openai-whisper")
-    try:
-        import whisper
-    except ImportError:
-        command = install_command("whisper")
-        raise DependencyError(f"openai-whisper is not installed; {command}") from None
-    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(checkpoint.dims)))
-    names = model.state_dict().keys()  # without key biases, which have no effect
-    model.load_state_dict({name: checkpoint.state[name] for name in names})
-    model.eval().to(device)
-    model.encoder.forward = clock.wrap(model.encoder.forward)
-
-    def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
-        for recording in audio:
-            result = model.transcribe(recording, fp16=half, **options)
-            yield sum(len(segment["tokens"]) for segment in result["segments"])
 
     return run
 
@@ -229,16 +199,10 @@ def measure(case: Case) -> dict[str, Any]:
     if dims.window_frames != WINDOW_FRAMES:
         length = f"{dims.window_frames / FRAMES_PER_SECOND:g} s long, but bench measures 30 s"
         raise OptionError(f"{name}: its windows are {length}; choose another model")
-    forms, fallbacks = None, list[str]()
-    model: SlimWhisper | None = None
-    if case.cache is None:
-        run = _whisper_run(checkpoint, device, dtype, clock)
-    else:
-        chosen = choose_forms(case.cache)
-        network = Model(checkpoint, device, dtype, chosen, guarded_plan, case.dtype == INT8)
-        forms, fallbacks = "+".join(map(str, chosen)), list(network.plan.fallbacks)
-        model = SlimWhisper(network)
-        run = _slimwhisper_run(case, model, clock)
+    forms = choose_forms(case.cache)
+    network = Model(checkpoint, device, dtype, forms, guarded_plan, case.dtype == INT8)
+    model = SlimWhisper(network)
+    run = _runner(case, model, clock)
     del checkpoint
     audio = recordings(case.windows)
     once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
@@ -252,16 +216,18 @@ def measure(case: Case) -> dict[str, Any]:
         expected = f"{case.windows} with {case.tokens} each"
         raise SlimWhisperError(f"{name}: {sampled}, not {expected}; use --random")
     return {
-        "forms": forms,
+        "forms": "+".join(map(str, forms)),
         "tokens_sampled": sum(counts),
         "seconds": seconds,  # all windows
         "encoder_seconds": clock.seconds(),  # of these
         "first_token_seconds": statistics.median(waits),  # from the call, one recording
         "memory_bytes": memory.grown(),  # the peak, less what was in use with the model loaded
         # of the pages of all texts, at most
-        "text_bytes": None if model is None else model.text_memory().peak_bytes,
+        "text_bytes": model.text_memory().peak_bytes,
         "peak_bytes": memory.peak(),  # of the process; on a GPU, of its tensors
-        "fallbacks": fallbacks,  # forms that the guard rejected, so that others were measured
+        "fallbacks": list(
+            network.plan.fallbacks
+        ),  # forms that the guard rejected, so that others were measured
         "place": {
             "device": str(device),
             "dtype": INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),

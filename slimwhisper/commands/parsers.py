@@ -18,6 +18,7 @@ from slimwhisper.flags import (
     add_model_flags,
     add_options,
     add_voices,
+    boolean,
     count,
     positive,
 )
@@ -53,8 +54,6 @@ def add_bench(commands: Any) -> None:
     p.add_argument("--windows", type=positive, help="in all [twice the batch, 4 to 128 or batch]")
     p.add_argument("--rounds", type=positive, default=3, help="to take medians of [3]")
     p.add_argument("--beam_size", type=positive, help="beams [greedy]")
-    help = "also measure openai-whisper, one by one, on the files of the largest batch"
-    p.add_argument("--against_whisper", action="store_true", help=help)
     p.add_argument("--json", action="store_true", help="print only the line of JSON")
 
 
@@ -68,9 +67,12 @@ def add_align(commands: Any) -> None:
     p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
     help = "of the file NAME.FORMAT, with the recording's name [srt]"
-    p.add_argument(*("-f", "--output_format"), choices=("all", *FORMATS), default="srt", help=help)
+    formats = [row.name for row in FORMATS.values() if not row.speakers]
+    p.add_argument("-f", "--output_format", choices=["all", *formats], default="srt", help=help)
     p.add_argument("-o", "--output_dir", default=".", help="folder to write it to [.]")
     p.add_argument("--language", help="code or name [detected]")
+    help = "align with the readable part of a truncated file [False]"
+    p.add_argument("--allow_truncated", type=boolean, default=False, help=help)
     add_main_flags(p, batches=False)
     add_model_flags(p)
 

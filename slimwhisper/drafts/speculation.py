@@ -266,7 +266,7 @@ class SpeculativeRunner(GroupRunner):
         context = DraftContext(
             rows=batch.rows,
             texts=self.texts[block],
-            positions=(positions[:, None] + back).clamp_(min=0),
+            positions=(positions[:, None] + back).clamp_(0, self.model.dims.n_text_ctx - 1),
             extent=batch.extent,
         )
         tokens = self.drafter.guess(context, lambda t: self.sampler.decide(batch, t, texts)[0])

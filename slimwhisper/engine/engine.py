@@ -18,7 +18,7 @@ import torch
 from slimwhisper.cache.base import PAGE, PagePool
 from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.devices import free_bytes
-from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.engine.requests import Align, Answer, Request, Search, Window
 from slimwhisper.engine.runner import GroupRunner, MakeRunner, Runner
 from slimwhisper.engine.scheduler import MAX_DRAFT, RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.errors import OptionError
@@ -173,6 +173,7 @@ class Engine:
     def submit(self, owner: object, window: Window) -> None:
         """Queue a window. owner: whose it is, as its ticket says when it is answered."""
         assert window.mel is not None
+        self._check(window)
         self.scheduler.submit(owner, window)
 
     def stop(self, owners: Container[object]) -> None:
@@ -187,7 +188,16 @@ class Engine:
         """Say what follows an answer, before the next step. request: the next one for the same
         audio, or another window, which waits before all others; None: the slot becomes free.
         """
+        self._check(request)
         self.scheduler.reply(ticket, request)
+
+    def _check(self, request: Request | None) -> None:
+        """Raise OptionError for more tokens than the decoder reads."""
+        count = len(request.prompt) if isinstance(request, Window) else 0
+        if isinstance(request, Align):
+            count = len(request.before) + len(request.text) + 1  # <|endoftext|>
+        if count > (most := self.model.dims.n_text_ctx):
+            raise OptionError(f"{count} tokens: the model reads at most {most}; give fewer")
 
     def _decoding(self) -> AbstractContextManager[object]:
         """On a GPU, within the stream of all decoders."""

@@ -74,9 +74,8 @@ class PromptReader:
         self.lengths = (*(n for n in LENGTHS if n < context), context)
         self.pages = pages_of(context)
         self._buffers: tuple[Tensor, Tensor] | None = None  # of graphs: input and output
-        if (
-            graphs is not None and plan.exact_cross and plan.exact_self
-        ):  # other forms read numbers back
+        # other forms read numbers back
+        if graphs is not None and plan.exact_cross and plan.exact_self:
             width, d = HEAD + self.pages + context, model.dims.n_text_state
             numbers = torch.zeros((max_batch, width), dtype=torch.int64, device=model.device)
             hidden = torch.zeros((max_batch, context, d), dtype=model.dtype, device=model.device)
@@ -175,11 +174,8 @@ class AsyncEncoder:
             shape = (max_batch, dims.n_mels, 2 * dims.n_audio_ctx)
             with torch.cuda.stream(self.stream):
                 self._mel = torch.zeros(shape, device=model.device)
-                self._features = torch.zeros(
-                    (max_batch, dims.n_audio_ctx, dims.n_audio_state),
-                    device=model.device,
-                    dtype=model.dtype,
-                )
+                size = (max_batch, *self._output_shape)
+                self._features = torch.zeros(size, device=model.device, dtype=model.dtype)
 
     def share_cores(self, share: bool) -> None:
         """On a CPU, encode in a separate thread, which takes half of torch's threads from the

@@ -337,6 +337,8 @@ class Runner:
         previous, runner.pending = runner.pending, snapshot
         if previous is not None:
             self._collect_finished(previous, results)
+        if {ticket for ticket, _ in results.answers}.issuperset(runner.group.tickets):
+            runner.pending = None  # without a next step, it would keep their owners
 
     def _collect_finished(self, snapshot: Snapshot, results: Results) -> None:
         penalty = self.search.length_penalty

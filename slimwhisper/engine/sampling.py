@@ -92,8 +92,9 @@ class GreedySampler(Sampler):
         for f, setting in batch.filters.items():
             f.apply(logits, texts, setting)
         temperatures = self.state.temperatures[batch.indices][rows]
-        keys = self.state.keys[batch.indices, texts.counts]
-        waits = waiting_times(keys[rows], logits.shape[1])
+        # a draft may guess beyond a text that has ended, or in a row that pads a graph
+        counts = texts.counts.clamp(max=self.state.limit - 1)
+        waits = waiting_times(self.state.keys[batch.indices, counts][rows], logits.shape[1])
 
         def draw(logits: Tensor, tokens: Tensor, among: Tensor | None = None) -> Tensor:
             """The tokens [R], replaced where the temperature is above 0."""

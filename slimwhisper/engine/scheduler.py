@@ -350,6 +350,9 @@ class Scheduler:
             self._release(ticket, group, plan.moves, ticket if saves else None)
             ticket.state, ticket.resume = TicketState.READY, ()
             preempted.add(ticket)
+            if not ticket.limit:  # it was stopped: nobody wants the rest
+                ticket.state = TicketState.GONE
+                del self.by_slot[ticket.slot]
         for ticket, group, missing in decoding:
             for index in range(len(ticket.pages), len(ticket.pages) + missing):
                 ticket.pages.append(self.pool.allocate(group.width))

@@ -9,7 +9,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import TranscriptionOptions, VadOptions
 from slimwhisper.faster_whisper.utils import get_logger
 from slimwhisper.faster_whisper.vad import option_fields
-from slimwhisper.option_group import TASKS, plain_values
+from slimwhisper.option_group import TASKS, check_names, plain_values
 from slimwhisper.text import not_one_of
 from slimwhisper.tokens.options import ENGLISH, suppressed_tokens
 from slimwhisper.tokens.vocabulary import language_code
@@ -23,7 +23,7 @@ SAME = (  # named and meant alike
     *("compression_ratio_threshold", "no_speech_threshold", "condition_on_previous_text"),
     *("prompt_reset_on_temperature", "prefix", "suppress_blank", "without_timestamps"),
     *("max_initial_timestamp", "word_timestamps", "prepend_punctuations", "append_punctuations"),
-    *("multilingual", "hotwords", "clip_timestamps"),
+    *("multilingual", "hotwords", "clip_timestamps", "initial_prompt", "suppress_tokens"),
 )
 COMPUTE_TYPES = {  # CTranslate2's: ours; None: our default for the device
     "default": None,
@@ -87,6 +87,9 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
         OptionError: When the task or the language is unknown.
     """
     arguments = plain_values({k: v for k, v in call.items() if k not in ("self", "audio")})
+    for name in ("initial_prompt", "suppress_tokens"):
+        if isinstance(arguments[name], Iterable) and not isinstance(arguments[name], str):
+            arguments[name] = tuple(arguments[name])
     if arguments["task"] not in TASKS:
         raise OptionError(f"task {not_one_of(arguments['task'], TASKS)}")
     vocabulary = model.network.vocabulary
@@ -112,16 +115,15 @@ def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
         What counts as speech.
 
     Raises:
-        OptionError: When a name is unknown.
+        OptionError: When a name is unknown, or it is something else.
     """
-    parameters = arguments["vad_parameters"]
+    parameters = arguments["vad_parameters"] or {}
     if isinstance(parameters, VadOptions):
         return parameters
-    known = [field.name for field in fields(VadOptions)]
-    for name in parameters or {}:
-        if name not in known:
-            raise OptionError(f"vad_parameters: unknown {name!r}; known: {', '.join(known)}")
-    return VadOptions(**(asdict(defaults) | dict(parameters or {})))
+    if not isinstance(parameters, Mapping):
+        raise OptionError(f"vad_parameters {parameters!r}: give VadOptions, or a dictionary")
+    check_names(VadOptions, parameters)
+    return VadOptions(**(asdict(defaults) | dict(parameters)))
 
 
 def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper) -> Arguments:
@@ -144,17 +146,17 @@ def options_of(arguments: Arguments, vad: VadOptions | None, model: SlimWhisper)
     if arguments["chunk_length"] not in (None, CHUNK_SECONDS):
         length = arguments["chunk_length"]
         raise OptionError(f"chunk_length {length!r}: windows are {CHUNK_SECONDS} s; leave it out")
+    if arguments["prefix"]:
+        what = "prefix %r: each window's text continues it, without it, and may lack words"
+        get_logger().warning(f"{what}; initial_prompt is safer", arguments["prefix"])
     options = {name: arguments[name] for name in SAME}
     options["logprob_threshold"] = arguments["log_prob_threshold"]
     options["on_failure"] = "best"  # its rule where all temperatures fail
-    if arguments["beam_size"] > 1:
-        options |= {"beam_size": arguments["beam_size"], "patience": float(arguments["patience"])}
-    options["suppress_tokens"] = tuple(arguments["suppress_tokens"] or ())
-    prompt = arguments["initial_prompt"]
-    is_ids = isinstance(prompt, Iterable) and not isinstance(prompt, str)
-    options["initial_prompt"] = tuple(prompt) if is_ids else prompt
-    if arguments["max_new_tokens"] is not None:
-        options["sample_len"] = min(arguments["max_new_tokens"], model.dims.n_text_ctx // 2)
+    if arguments["beam_size"] != 1:
+        options |= {name: arguments[name] for name in ("beam_size", "patience")}
+    most, limit = arguments["max_new_tokens"], model.dims.n_text_ctx // 2
+    if most is not None:
+        options["sample_len"] = limit if isinstance(most, int) and most > limit else most
     if arguments["word_timestamps"]:  # without words, faster-whisper ignores it
         name = "hallucination_silence_threshold"
         options[name] = arguments[name]
@@ -177,6 +179,6 @@ def as_understood(arguments: Mapping[str, Any], model: SlimWhisper) -> Transcrip
     several = isinstance(temperature, list | tuple)
     record["temperatures"] = list(temperature) if several else [temperature]
     if suppressed:
-        tokens = suppressed_tokens(model.network.vocabulary, tuple(suppressed))
+        tokens = suppressed_tokens(model.network.vocabulary, suppressed)
         record["suppress_tokens"] = sorted(set(tokens))
     return TranscriptionOptions(**record)

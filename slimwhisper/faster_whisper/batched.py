@@ -78,7 +78,7 @@ class BatchedInferencePipeline:
         vad_filter, vad_parameters = arguments["vad_filter"], arguments["vad_parameters"]
         if isinstance(arguments["temperature"], list | tuple):
             arguments["temperature"] = list(arguments["temperature"])[:1]
-        clips = [second for clip in arguments["clip_timestamps"] or () for second in _edges(clip)]
+        clips = _edges(arguments["clip_timestamps"])
         arguments["clip_timestamps"] = clips or "0"
         vad = None
         if vad_filter and not clips:
@@ -103,10 +103,10 @@ SIGNATURE = _signature()
 vars(BatchedInferencePipeline)["transcribe"].__signature__ = SIGNATURE
 
 
-def _edges(clip: dict[str, float]) -> tuple[float, float]:
-    """A clip's start and end. Raises OptionError."""
+def _edges(clips: Iterable[dict[str, float]] | None) -> list[float]:
+    """The start and the end of each clip. Raises OptionError."""
     try:
-        return float(clip["start"]), float(clip["end"])
+        return [float(clip[edge]) for clip in clips or () for edge in ("start", "end")]
     except (KeyError, TypeError, ValueError):
         what = "give dictionaries of start and end, in seconds"
-        raise OptionError(f"clip_timestamps: {clip!r}: {what}") from None
+        raise OptionError(f"clip_timestamps: {clips!r}: {what}") from None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.mel import first_window
-from slimwhisper.audio.samples import ArraySamples, Excerpts, Samples
+from slimwhisper.audio.samples import Excerpts, Samples
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.arguments import (
     Arguments,
@@ -27,8 +27,11 @@ from slimwhisper.faster_whisper.segments import SegmentIterator, shared_model
 from slimwhisper.faster_whisper.tokenizer import HubTokenizer, Tokenizer
 from slimwhisper.faster_whisper.types import Segment, TranscriptionInfo, VadOptions
 from slimwhisper.faster_whisper.utils import check_hub_arguments, get_logger
-from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from slimwhisper.faster_whisper.vad import option_fields
+from slimwhisper.option_group import check_count
+from slimwhisper.options import Options
 from slimwhisper.types import HOP_SAMPLES, SAMPLE_RATE
+from slimwhisper.voice_activity import find_speech
 from slimwhisper.windows import detect_languages
 
 Audio = str | BinaryIO | NDArray[Any]
@@ -77,7 +80,8 @@ class WhisperModel:
             device_index: The number of the GPU.
             compute_type: A compute type of CTranslate2 or a dtype of `load_model`. "default" means
                 float16 on a GPU and float32 on a CPU; "int8_float32" and the like mean "int8".
-            cpu_threads: The number of threads. 0 means the default of the machine.
+            cpu_threads: The number of threads of this process, for all of its models from now on.
+                0 changes nothing; the default is that of the machine.
             num_workers: This has no effect: all threads share one engine.
             download_root: The folder for downloaded models. None means ~/.cache/whisper.
             local_files_only: Whether to download nothing.
@@ -95,7 +99,7 @@ class WhisperModel:
         check_hub_arguments(revision, use_auth_token)
         self.logger = get_logger()
         self.whisper = shared_model(  # slimwhisper's own
-            max(0, cpu_threads),
+            check_count("cpu_threads", cpu_threads, 0),
             name=str(model_size_or_path),
             device=choose_device(device, device_index),
             dtype=choose_dtype(compute_type),
@@ -178,7 +182,8 @@ class WhisperModel:
             prompt_reset_on_temperature: Text that was sampled at a higher temperature than this is
                 not in the prompt of later windows.
             initial_prompt: The text, or its tokens, that the first window's text continues.
-            prefix: The text that every window's text begins with.
+            prefix: The text that every window's text continues, without it. This is not what
+                faster-whisper does, and text may be lost.
             suppress_blank: Whether a text must not start with a blank.
             suppress_tokens: The ids of the tokens that are never sampled. -1 stands for symbols
                 that are not spoken.
@@ -197,7 +202,8 @@ class WhisperModel:
             hallucination_silence_threshold: Silence that is longer than this many seconds is
                 skipped around text that may be invented. It has an effect only with
                 `word_timestamps`.
-            hotwords: Words to expect, which are put into the prompt of every window.
+            hotwords: Words to expect, which are put into the prompt of every window. They have no
+                effect with a prefix.
             language_detection_threshold: The probability from which a window's language is taken at
                 once.
             language_detection_segments: How many windows are used to detect the language.
@@ -243,7 +249,7 @@ class WhisperModel:
         """
         samples = _samples(audio)
         probability, probs = 1.0, None
-        if arguments["language_detection_segments"] > 1 and arguments["language"] is None:
+        if arguments["language"] is None and arguments["language_detection_segments"] not in (0, 1):
             clips = self.whisper.make_options(clip_timestamps=options["clip_timestamps"])
             start = round(next(iter(clips.clip_seconds), 0.0) * SAMPLE_RATE)
             signal = samples.read(min(start, len(samples)), len(samples))
@@ -265,7 +271,7 @@ class WhisperModel:
 
     def detect_language(
         self,
-        audio: NDArray[np.float32] | None = None,
+        audio: Audio | None = None,
         features: NDArray[np.float32] | None = None,
         vad_filter: bool = False,
         vad_parameters: dict[str, Any] | VadOptions | None = None,
@@ -278,7 +284,7 @@ class WhisperModel:
         one that most windows have.
 
         Args:
-            audio: Samples, float32 [n] at 16 kHz.
+            audio: The recording, as in `transcribe`.
             features: A spectrogram, float32 [n_mels, frames], if there is no audio.
             vad_filter: Whether to skip audio without speech.
             vad_parameters: What counts as speech: a `VadOptions`, or some of its fields.
@@ -292,14 +298,16 @@ class WhisperModel:
             All languages with their probabilities, the most likely first.
 
         Raises:
-            OptionError: When `vad_parameters` has an unknown name.
+            AudioError: When the recording cannot be read.
+            OptionError: When `vad_parameters` or the number of windows is invalid.
         """
         network = self.whisper
+        most = check_count("language_detection_segments", language_detection_segments, 0)
         if not network.is_multilingual:
             return "en", 1.0, [("en", 1.0)]
         votes, best, probs = Counter[str](), dict[str, float](), dict[str, float]()
         for window in self._windows(audio, features, vad_filter, vad_parameters):
-            if votes.total() == max(language_detection_segments, 1):
+            if votes.total() == max(most, 1):
                 break
             found = detect_languages(network.transcriber, window[None])[0]
             language, probs = found.most_likely(), found.probs
@@ -312,7 +320,7 @@ class WhisperModel:
 
     def _windows(
         self,
-        audio: NDArray[np.float32] | None,
+        audio: Audio | None,
         features: NDArray[np.float32] | None,
         vad_filter: bool,
         vad_parameters: dict[str, Any] | VadOptions | None,
@@ -325,11 +333,10 @@ class WhisperModel:
                 mel = torch.tensor(features[..., start : start + dims.window_frames])
                 yield torch.nn.functional.pad(mel, (0, dims.window_frames - mel.shape[-1]))
             return
-        samples: Samples = ArraySamples(np.asarray(audio, np.float32))
+        samples = _samples(audio)
         if vad_filter:
             vad = vad_options({"vad_parameters": vad_parameters}, VadOptions())
-            found = get_speech_timestamps(audio, vad)
-            samples = Excerpts(samples, [(r["start"], r["end"]) for r in found])
+            samples = Excerpts(samples, find_speech(samples, Options(**option_fields(vad))))
         window = dims.window_frames * HOP_SAMPLES
         for start in range(0, max(len(samples), 1), window):
             yield first_window(samples.read(start, start + window), dims.n_mels, dims.window_frames)

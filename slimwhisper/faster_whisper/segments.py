@@ -48,9 +48,9 @@ def shared_model(threads: int, **arguments: Any) -> SlimWhisper:
     """
     key = threads, *sorted(arguments.items())
     with _lock:
+        set_threads(threads)  # of the process: those of the model that was made last
         model = _models.get(key)
         if model is None:
-            set_threads(threads)
             model = _models[key] = load_model(**arguments)
         return model
 

@@ -3,10 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from slimwhisper.audio.samples import ArraySamples
+from slimwhisper.audio.load import AudioSource, load_samples
 from slimwhisper.errors import OptionError
 from slimwhisper.faster_whisper.types import VadOptions
 from slimwhisper.options import Options
@@ -17,7 +14,7 @@ __all__ = ["VadOptions", "get_speech_timestamps"]
 
 
 def get_speech_timestamps(
-    audio: NDArray[np.float32],
+    audio: AudioSource,
     vad_options: VadOptions | None = None,
     sampling_rate: int = SAMPLE_RATE,
     **kwargs: Any,
@@ -25,7 +22,7 @@ def get_speech_timestamps(
     """Find the speech in some samples.
 
     Args:
-        audio: The samples, float32 [n] at 16 kHz.
+        audio: The samples [n] at 16 kHz, float or int16, or a recording.
         vad_options: What counts as speech. None means the defaults with `kwargs`.
         sampling_rate: The rate in Hz, which must be 16,000.
         **kwargs: The fields of `VadOptions`.
@@ -34,13 +31,13 @@ def get_speech_timestamps(
         Dictionaries of "start" and "end", in samples.
 
     Raises:
+        AudioError: When the recording cannot be read.
         OptionError: When the rate is another one.
     """
     if sampling_rate != SAMPLE_RATE:
         raise OptionError(f"sampling_rate {sampling_rate!r}: give samples at {SAMPLE_RATE} Hz")
     options = VadOptions(**kwargs) if vad_options is None else vad_options
-    samples = ArraySamples(np.asarray(audio, np.float32))
-    found = find_speech(samples, Options(**option_fields(options)))
+    found = find_speech(load_samples(audio), Options(**option_fields(options)))
     return [{"start": start, "end": end} for start, end in found]
 
 

@@ -27,8 +27,12 @@ class ScriptWord:
     key: str  # `word_key` of it
 
 
-def read_script(path: Path) -> list[str]:
-    """The lines of a text (a .txt or any other), the cues of an .srt or .vtt, the lines of an .lrc.
+CUES = (".srt", ".vtt")  # files of cues; others have lines
+
+
+def read_script(path: Path) -> dict[int, str]:
+    """The lines of a text (a .txt or any other) or of an .lrc, the cues of an .srt or .vtt, by
+    their numbers in the file, from 1.
 
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
@@ -41,44 +45,42 @@ def read_script(path: Path) -> list[str]:
 def as_lines(text: str | Path | Sequence[str]) -> list[str]:
     """A text, the path of one, or lines -> lines. Raises OptionError, also if it is empty."""
     if isinstance(text, Path):
-        return read_script(text)
+        return list(read_script(text).values())
     given = text if isinstance(text, Iterable) else [text]
-    lines = parse_script(text) if isinstance(text, str) else list(given)
+    lines = list(parse_script(text).values()) if isinstance(text, str) else list(given)
     if not all(isinstance(line, str) for line in lines):
         raise OptionError(f"text of {type(text)} has lines that are no strings; give strings")
     if not any(line.strip() for line in lines):
         raise OptionError("text is empty; give the text of the recording")
-    if text == lines[0] and Path(text).suffix in (".txt", ".srt", ".vtt", ".lrc"):
+    if text == lines[0] and Path(text).suffix in (".txt", ".lrc", *CUES):
         raise OptionError(f"text {text!r} is the name of a file; give Path({text!r}), or its text")
     return lines
 
 
-def parse_script(text: str, suffix: str = "") -> list[str]:
-    """The lines or cues of a text that is in a file of this suffix, without their times. "": not
-    in a file; it has cues if one of its lines has a cue's times.
+def parse_script(text: str, suffix: str = "") -> dict[int, str]:
+    """The lines or cues of a text that is in a file of this suffix, without their times, by their
+    numbers. "": not in a file; it has cues if one of its lines has a cue's times.
     """
     suffix, lines = suffix.lower(), text.splitlines()
-    if suffix in (".srt", ".vtt") or (not suffix and any(map(CUE_TIMES.match, lines))):
-        return _cues(lines)
-    if suffix == ".lrc":
-        tagged = (LYRICS_TAG.match(line) for line in lines)
-        lines = [WORD_TAG.sub("", match[2]).strip() for match in tagged if match]
-    return [line for line in lines if line.strip()]
+    if suffix in CUES or (not suffix and any(map(CUE_TIMES.match, lines))):
+        lines = _cues(lines)
+    elif suffix == ".lrc":
+        tagged = map(LYRICS_TAG.match, lines)
+        lines = [WORD_TAG.sub("", match[2]).strip() if match else "" for match in tagged]
+    return {number: line for number, line in enumerate(lines, 1) if line.strip()}
 
 
 def _cues(lines: Sequence[str]) -> list[str]:
-    """The texts of cues; one of several lines keeps its line breaks."""
-    cues: list[list[str]] = []
-    inside = False
+    """The texts of cues, which may be empty; one of several lines keeps its line breaks."""
+    cues, cue = list[list[str]](), list[str]()
     for line in lines:
         if CUE_TIMES.match(line):
-            cues.append([])
-            inside = True
-        elif not line.strip():
-            inside = False
-        elif inside:
-            cues[-1].append(line)
-    return ["\n".join(cue) for cue in cues if cue]
+            cues.append(cue := [])
+        elif line.strip():
+            cue.append(line)
+        else:  # what follows is in no cue
+            cue = []
+    return ["\n".join(cue) for cue in cues]
 
 
 def words_of(lines: Sequence[str]) -> list[ScriptWord]:

@@ -26,8 +26,7 @@ from slimwhisper.checkpoint.files import (
 from slimwhisper.checkpoint.hugging_face import hugging_face_name, openai_name
 from slimwhisper.formats.downloads import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_folder
 
-_PREFIX = "base_model.model."
-_KEY = re.compile(re.escape(_PREFIX) + r"(.+)\.lora_([AB])\.weight")
+_KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _AGAIN = "copy or download the adapter again"
 _ANOTHER = "it is for another model"
 _MERGE_FIRST = (
@@ -74,8 +73,7 @@ def read_adapter(adapter: str | PathLike[str], local_files_only: bool) -> Adapte
 def _read_settings(fields: JSONFields) -> tuple[int, float, tuple[str, ...]]:
     """r, s and the targets; no targets where the settings are not a plain list of modules."""
     settings = fields.content
-    if settings.get("peft_type") != "LORA":
-        kind = settings.get("peft_type")
+    if (kind := settings.get("peft_type")) != "LORA":
         raise load_error(f"{fields.file}: peft_type is {kind!r}; {_MERGE_FIRST}")
     for key, value in settings.items():
         if value and _is_unsupported(key, value):

@@ -160,9 +160,8 @@ class _Repository:
 
     def failure(self, reason: str) -> CheckpointError:
         what = f"cannot fetch {self.name!r} from the Hugging Face hub"
-        return load_error(
-            f"{what}: {' '.join(reason.split())} (or give a local folder or .pt file)"
-        )
+        reason = " ".join(reason.split())
+        return load_error(f"{what}: {reason} (or give a local folder or .pt file)")
 
 
 def fetch_model(repository: str, local_files_only: bool) -> Path:

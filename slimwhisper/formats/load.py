@@ -14,7 +14,6 @@ from pathlib import Path
 
 from slimwhisper.checkpoint.files import expand_user, load_error
 from slimwhisper.checkpoint.load import READERS, Checkpoint, parse_head_dump, read_checkpoint
-from slimwhisper.errors import CheckpointError
 from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml
 from slimwhisper.formats.settings import openai_vocabulary, parse_settings
@@ -117,14 +116,10 @@ def locate_checkpoint(
 
     if label in names.HUB_IDS or (isinstance(name, str) and looks_like_hub_id(label)):
         return fetch_model(names.HUB_IDS.get(label, label), local_files_only)
-    raise _unknown(label)
-
-
-def _unknown(label: str) -> CheckpointError:
     if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
         what = "no such file or folder; check the path, or give a name like turbo"
-        return load_error(f"{label}: {what}")
+        raise load_error(f"{label}: {what}")
     near = get_close_matches(label.lower(), names.available_models(), n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     known = f"{hint}`slimwhisper models` lists the names"
-    return load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")
+    raise load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")

@@ -132,7 +132,9 @@ class Spelling(NamedTuple):
 
 def read_hot_words(path: str | Path) -> tuple[str, ...]:
     """The lines of a file in UTF-8. Raises OptionError."""
-    return tuple(read_text(Path(path), MOST_MIB, "hot_words").splitlines())
+    if not (text := read_text(Path(path), MOST_MIB, "hot_words")):
+        raise OptionError(f"hot_words: {path} is empty; write words into it, one a line")
+    return tuple(text.splitlines())
 
 
 def hot_word_lines(text: str) -> tuple[str, ...]:

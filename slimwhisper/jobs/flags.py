@@ -89,7 +89,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         g.add(f"--{name}", type=boolean, default=False, help=help)
     help = "write a page about the whole job: its files, failures and segments to check"
     g.add("--report", metavar="FILE.html", help=help)
-    help = "keep a journal [True for folders, globs and lists]"
+    help = "keep a journal [True for folders, patterns in quotes, and lists]"
     g.add("--journal", type=none_or(boolean), help=help)
 
 

@@ -99,8 +99,8 @@ class StandardInput:
                 separator = b"\0" if b"\0" in remainder else b"\n" if b"\n" in remainder else b""
             if separator:
                 *paths, remainder = remainder.split(separator)
-                yield from filter(None, map(_path_text, paths))
-        if last := _path_text(remainder):
+                yield from filter(str.strip, map(_path_text, paths))
+        if (last := _path_text(remainder)).strip():
             yield last
 
 
@@ -172,7 +172,7 @@ class Inputs:
     """
 
     def __init__(self, arguments: Iterable[str], stdin: StandardInput | None = None) -> None:
-        """stdin: for the argument `-`."""
+        """stdin: for the argument `-`. Raises OptionError."""
         self._stdin = stdin
         self.selection = Selection()
         # the last folder listed for a file in it
@@ -232,12 +232,11 @@ class Inputs:
     def _of_list(self, text: str) -> Iterator[InputFile | AudioError]:
         """The recordings of one line of a list."""
         path = Path(text)
-        if _kind(path) != "folder" or self._is_walked(path):
-            yield from self._one_of_many(path)
-        elif not text.endswith(SEPARATORS):
+        is_new = _kind(path) == "folder" and not self._is_walked(path)
+        if is_new and not text.endswith(SEPARATORS):
             remedy = f"write {path}{os.sep} to read all below it, or list only files (find -type f)"
             yield AudioError(f"{path}: is a folder; {remedy}")
-        elif path.resolve() == Path(path.resolve().anchor):
+        elif is_new and path.resolve() == Path(path.resolve().anchor):
             yield AudioError(f"{path}: has all files of this machine; name a folder in it")
         else:
             yield from self._one_of_many(path)
@@ -384,6 +383,8 @@ def _classify(text: str, stdin: StandardInput | None) -> Argument:
     if text == "-":
         is_list = stdin is None or stdin.is_list
         return Argument(text if is_list else NAME, "list" if is_list else "stdin", Path.cwd())
+    if not text:  # which stands for the current folder in a path
+        raise OptionError("a recording's name is empty; leave it out, or write . for this folder")
     path = Path(text)
     match _kind(path):
         case "folder":

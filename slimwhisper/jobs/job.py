@@ -12,8 +12,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
+from errno import EDQUOT, ENOSPC
 from itertools import chain, takewhile
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +24,7 @@ from typing import Any
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
 from slimwhisper.files import InputFile
+from slimwhisper.flags import signals_to
 from slimwhisper.jobs.flags import changed
 from slimwhisper.jobs.inputs import Inputs
 from slimwhisper.jobs.journal import Journal, JournalError, identify_precision
@@ -70,21 +72,10 @@ class Ledger:
         """Whether no more recordings may start."""
         return self.halted or self.signal > 0
 
-    @contextmanager
-    def catch_signals(self) -> Iterator[None]:
+    def signalled(self, number: int, _: FrameType | None) -> None:
         """The first SIGINT finishes the files in progress, if there are any; a second one, or
-        SIGTERM, raises StopNow. Only the main thread can catch them: elsewhere this does nothing.
+        SIGTERM, raises StopNow.
         """
-        main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {number: signal.signal(number, self._signalled) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _signalled(self, number: int, _: FrameType | None) -> None:
         first, self.signal = not self.signal, number
         files = self.in_progress()
         if number == signal.SIGTERM or not first or not files:
@@ -174,6 +165,10 @@ class Ledger:
             else:
                 totals.failed += 1
                 self.halted |= self._plan.fail_fast
+                number = getattr(outcome.result.__context__, "errno", None)
+                if outcome.status == "unwritten" and number in (ENOSPC, EDQUOT):
+                    self.halted = True  # there is no room for the others either
+                    self.console.warning(STOPPED)
             self.console.ended(path, outcome)
             if (report := self._plan.report) is not None:
                 report.add(path, outcome.seconds, outcome.result)
@@ -242,7 +237,7 @@ def run_job(plan: JobPlan, engine: Engine) -> int:
         if plan.report is not None:
             plan.report.prepare()
         with ExitStack() as stack:
-            stack.enter_context(ledger.catch_signals())
+            stack.enter_context(signals_to(ledger.signalled))
             stack.enter_context(closing(console))
             logger, handler = logging.getLogger("slimwhisper"), LogHandler(console.warning)
             logger.addHandler(handler)

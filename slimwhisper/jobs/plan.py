@@ -1,6 +1,7 @@
 """Makes the plan of a job from its flags, before anything is written or loaded."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct,
 from slimwhisper.jobs.journal import Journal, accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.progress import Console, JSONConsole, TerminalConsole
 from slimwhisper.jobs.writers import PARQUET, Files, JobResults
-from slimwhisper.outputs import check_layout, formats_of
+from slimwhisper.outputs import HIGHLIGHT, check_layout, formats_of
 
 if TYPE_CHECKING:  # a job with nothing to do does not import torch
     from slimwhisper.api import SlimWhisper
@@ -71,6 +72,11 @@ class JobPlan:
             report = JobReport(flags.report)
         is_table = flags.output_format == PARQUET
         formats = (PARQUET,) if is_table else formats_of(flags.output_format, layout)
+        for name, useful in {HIGHLIGHT: ("srt", "vtt", "ass"), "token_logprobs": ("json",)}.items():
+            if getattr(flags, name) and not set(useful) & set(formats):
+                warnings.append(f"--{name} has no effect without -f {' or '.join(useful)}")
+        if flags.hotwords and os.path.isfile(flags.hotwords):  # noqa: PTH113  (never raises)
+            warnings.append(f"--hotwords {flags.hotwords} is a file; did you mean --hot_words?")
         made: dict[str, Any] = {
             "load": model_arguments(flags) | {"dtype": dtype_of(flags)},
             "chose_cache": "cache" in getattr(flags, "explicit", ()),
@@ -82,6 +88,8 @@ class JobPlan:
         same = {field.name for field in fields(JobPlan)} - made.keys()
         plan = JobPlan(**made, **{name: getattr(flags, name) for name in same})
         _ = plan.inputs  # tells of mistakes in them
+        if flags.retry_failed and not plan.keeps_journal:
+            warnings.append("--retry_failed has no effect without a journal; add --journal True")
         return plan
 
     @property
@@ -123,13 +131,14 @@ class JobPlan:
         live = self.verbose and self.inputs.is_one_file
         return TerminalConsole(verbose=self.verbose, live=live)
 
-    def open_journal(self) -> Journal | None:
-        """The journal; None: the job has none, which is the default for single files.
+    @property
+    def keeps_journal(self) -> bool:
+        """Whether there is a journal; of single files, there is none unless requested."""
+        return self.inputs.is_job or self.is_table if self.journal is None else self.journal
 
-        Raises OutputError.
-        """
-        keeps_journal = self.inputs.is_job or self.is_table
-        if not (keeps_journal if self.journal is None else self.journal):
+    def open_journal(self) -> Journal | None:
+        """The journal, if there is one. Raises OutputError."""
+        if not self.keeps_journal:
             return None
         decoding = self.options if may_have_settings(self.model) else changed(self.options)
         options = decoding | dict(self.files.layout)

@@ -172,10 +172,8 @@ def _page(job: Mapping[str, Any], lines: Iterable[str]) -> Iterator[str]:
     }
     before, after = (Template(part).substitute(parts) for part in page.split("[data]"))
     yield before + '{"job": ' + _data(job) + ', "files": ['
-    separator = "\n"
-    for line in lines:
-        yield separator + line.rstrip("\n")
-        separator = ",\n"
+    for number, line in enumerate(lines):
+        yield (",\n" if number else "\n") + line.rstrip("\n")
     yield "\n]}" + after
 
 

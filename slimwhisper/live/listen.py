@@ -8,7 +8,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
@@ -73,15 +74,16 @@ class Live:
             raise OptionError("the stream is finished; open another stream for more audio")
         copied = as_samples(samples).copy()
 
-        def take() -> None:
+        def take(piece: NDArray[np.float32]) -> None:
             with self._lock:
-                self._queued -= len(copied)
-            self._stream.append(copied)
+                self._queued -= len(piece)
+            self._stream.append(piece)
             self._undecoded = self._stream.backlog
 
         with self._lock:
             self._queued += len(copied)
-        self._commands.put(take)
+        for start in range(0, len(copied), SAMPLE_RATE):  # other callers get their turns between
+            self._commands.put(partial(take, copied[start : start + SAMPLE_RATE]))
 
     def commit(self) -> None:
         """End the utterance now. This may be called from any thread."""

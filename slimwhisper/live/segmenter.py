@@ -56,10 +56,6 @@ class VoiceActivity:
         self.threshold = threshold
         self.silence = silence_ms * SAMPLE_RATE // 1000
 
-    def reset(self) -> None:
-        """End the speech segment: the next frame with speech starts a new one."""
-        self.speaking = False
-
     @property
     def block_size(self) -> int:
         """How many samples to process next: few before a silence is so long that speech may be
@@ -159,13 +155,13 @@ class SpeechSegmenter:
 
     def commit(self) -> None:
         """`Stream.commit`, once the pending samples are processed."""
-        self.activity.reset()
+        self.activity.speaking = False  # the next frame with speech starts a new segment
         self._end_utterance()
         self._control_calls += 1
 
     def clear(self) -> None:
         """`Stream.clear`, once the pending samples are processed."""
-        self.activity.reset()
+        self.activity.speaking = False  # the next frame with speech starts a new segment
         if self._utterance is not None:
             discarded = [p for p in self._buffers if p.utterance is self._utterance]
             for buffer in discarded:

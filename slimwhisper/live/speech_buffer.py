@@ -22,7 +22,7 @@ from slimwhisper.engine.requests import (
     Window,
 )
 from slimwhisper.live.mel import LiveMel
-from slimwhisper.live.policy import TextPiece, choose_cut, committable, letters_of
+from slimwhisper.live.policy import BufferCut, TextPiece, choose_cut, committable, letters_of
 from slimwhisper.live.setup import EXTRA_TOKENS
 from slimwhisper.live.types import TextUpdate
 from slimwhisper.live.utterance import BufferText, Heard, Utterance
@@ -235,9 +235,9 @@ class UpdateDecoding:
         return utterance.history.context(utterance.language, frames, tokens)
 
     def _decode_after(self, context: Heard) -> None:
-        self._context = context
-        # once: other buffers of the stream may commit text while this update is decoded
-        self._prompt, self._sot_index = self.utterance.prompt(context)
+        self._context, said = context, self.utterance.history.tokens
+        # a copy: other buffers of the stream may commit text while this update is decoded
+        self._said = said[: len(said) - len(context.tokens)]
 
     def _mel(self) -> Tensor:
         before, window = self._context.logs, self.utterance.setup.options.audio_window
@@ -252,10 +252,15 @@ class UpdateDecoding:
         return replace(alignment, before=before, scores=torch.cat(parts, dim=1))
 
     def _window(self, mel: Tensor | None, attempt: Attempt, draft: tuple[int, ...]) -> Window:
-        setup, prompt = self.utterance.setup, (*self._prompt, *self.text.committed)
+        setup, heard = self.utterance.setup, (*self._context.tokens, *self.text.committed)
         rules = setup.later_rules if self._may_be_empty else setup.first_rules
-        rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens))
-        return Window(mel, prompt, self._sot_index, rules, attempt, logprobs=True, draft=draft)
+        # `Align` reads the text after these, and <|endoftext|>; the oldest history is left out
+        least = len(self.utterance.tokenizer.sot_sequence_including_notimestamps) + len(heard) + 1
+        most = setup.dims.n_text_ctx
+        rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens, most - least))
+        room = min(most // 2, most - least - rules.sample_len)
+        prompt, index = self.utterance.prompt(self._said, room)
+        return Window(mel, (*prompt, *heard), index, rules, attempt, logprobs=True, draft=draft)
 
     def _as_candidate(self, answer: Decoded, text: str) -> Candidate:
         """An answer with the mean log-probability of the whole text since the cut."""
@@ -395,6 +400,10 @@ class SpeechBuffer:
         if update is not None and update.full and not final:
             tokenizer, tokens = self.utterance.tokenizer, self.text.tokens_with(count)
             cut = choose_cut(update.alignment, tokens, self.audio.mel, update.frames, tokenizer)
+            if tokens - cut.tokens > self.setup.dims.n_text_ctx // 2:  # no room for what follows
+                heard = (self._text_end - self.audio.start) // HOP_SAMPLES
+                frames = min(max(cut.frames, heard), self.audio.mel.complete)
+                cut = BufferCut(tokens, frames)
             count = max(count, self.text.words_within(cut.tokens))
         event = self._commit_words(result, count)
         if final:

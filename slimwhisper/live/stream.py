@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from slimwhisper.audio.load import check_values
 from slimwhisper.engine.requests import Answer, Request, Window
 from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.live.segmenter import Samples, SpeechSegmenter
@@ -34,15 +35,14 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
         The samples, float32 [n].
 
     Raises:
-        AudioError: When the array has another shape or dtype, or numbers that are not finite.
+        AudioError: When the array has another shape or dtype, or numbers that are not finite or
+            far outside [-1, 1].
     """
     samples = np.asarray(piece)
     if samples.ndim != 1 or not np.issubdtype(samples.dtype, np.floating):
         what = f"samples of shape {list(samples.shape)} and dtype {samples.dtype}"
         raise AudioError(f"{what}: give float32 [n], one channel at 16 kHz in [-1, 1]")
-    if not np.isfinite(samples).all():
-        raise AudioError("some samples are not finite numbers; give float32 in [-1, 1]")
-    return samples.astype(np.float32, copy=False)
+    return check_values(samples)
 
 
 class Stream:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -126,15 +126,14 @@ class Utterance:
         self.language = code
         self.tokenizer = self.setup.vocabulary.tokenizer(code, self.setup.options.task)
 
-    def prompt(self, context: Heard) -> tuple[tuple[int, ...], int]:
-        """The prompt of an update up to its buffer's text, and the index of <|startoftranscript|>.
-        context: the history's end, whose audio is in the update.
+    def prompt(self, said: list[int], room: int) -> tuple[tuple[int, ...], int]:
+        """The prompt of an update without the text of its audio, and the index, at most `room`, of
+        <|startoftranscript|>. said: the tokens of the stream before that text.
         """
-        prompts = Prompts(self.tokenizer, self.setup.dims, self.setup.options)
-        earlier = len(self.history.tokens) - len(context.tokens)
-        prompts.add(self.history.tokens[:earlier], keep=True)
-        prompt, index = prompts.of_window(self.tokenizer)
-        return (*prompt, *context.tokens), index
+        dims = replace(self.setup.dims, n_text_ctx=2 * max(room, 1))  # `Prompts` fill half of it
+        prompts = Prompts(self.tokenizer, dims, self.setup.options)
+        prompts.add(said, keep=True)
+        return prompts.of_window(self.tokenizer)
 
     def copies(self, since: Sequence[int], text: str) -> bool:
         """Whether a text begins with two or more words that end what comes before it, which the

@@ -36,8 +36,8 @@ class SearchOptions(OptionGroup):
             means 1.
         beam_size: How many beams are searched at temperature 0, from 1 to 100. None means greedy
             search, which is several times faster.
-        patience: A search ends after `beam_size` times this many finished texts. It needs
-            `beam_size`. None means 1.0.
+        patience: A search ends after `beam_size` times this many finished texts, 1 to 10,000 in
+            all. It needs `beam_size`. None means 1.0.
         length_penalty: The alpha of the length penalty of Google NMT, from 0 to 1. None ranks texts
             by their mean log-probability.
         sample_len: The most tokens of a window. None means half of the text context, 224.
@@ -130,8 +130,9 @@ class SearchOptions(OptionGroup):
             rule = "give one number, or several to try in turn, from 0 (greedy) to 10"
             raise OptionError(f"temperature {self.temperature!r}: {rule}")
         token_entries(model.vocabulary, self.suppress_tokens)
-        if self.patience is not None and round((self.beam_size or 1) * self.patience) < 1:
-            raise OptionError(f"patience {self.patience!r} ends the search at once; give 1.0")
+        texts = (self.beam_size or 1) * (1.0 if self.patience is None else self.patience)
+        if not 0.5 < texts <= 10_000:  # their memory is allocated before
+            raise OptionError(f"patience {self.patience!r}: give 1.0, or up to 10,000 texts in all")
         if not self.without_timestamps and not model.vocabulary.timestamps:
             reason = "its vocabulary has no timestamps; leave without_timestamps out"
             raise OptionError(f"{model.name}: {reason}")

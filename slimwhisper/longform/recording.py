@@ -23,6 +23,7 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
+from slimwhisper.errors import warnings_to
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import (
     DecodedWindow,
@@ -52,10 +53,15 @@ UNHEARD = 2.0  # seconds of speech after a window's text for which the next wind
 
 
 def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
-    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
+    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest. Warns
+    if one begins after it.
+    """
     points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
         points.append(content_frames)
+    latest, end = max(points[::2]) / FRAMES_PER_SECOND, content_frames / FRAMES_PER_SECOND
+    if 0 < latest >= end:
+        warnings_to.get()(f"clip_timestamps: a clip from {latest:g} s is after the end, {end:g} s")
     stops = (min(stop, content_frames) for stop in points[1::2])
     return list(zip(points[::2], stops, strict=True))
 
@@ -162,8 +168,7 @@ class Session:
         for start, stop in clips_of(self.options, self.mel.frames) if clips is None else clips:
             self._seek = start
             while (seek := self._seek) < stop:
-                after = next((b for a, b in silences if a <= seek < b), None)
-                if after is not None:
+                if after := next((b for a, b in silences if a <= seek < b), 0):
                     self._seek = after
                     continue
                 long = (a for a, b in silences if seek < a and b - a >= LONG_SILENCE)
@@ -344,10 +349,12 @@ def cut_at_timestamps(
     following, limit = span.start + span.frames, span.content / FRAMES_PER_SECOND
 
     def segment(start: float, end: float, first: int = 0, last: int | None = None) -> Segment:
+        nonlocal limit
         start, end = offset + start, offset + end
         if end > limit:  # a text after the recording's end keeps a moment of it
             latest = max(limit - seconds, offset) if start < end else limit
             start, end = min(start, latest), limit
+            limit = start if offset < start == latest else limit  # where the one before it ends
         piece = tokens[first:last]
         logprobs = result.logprobs[first : first + len(piece)]
         return Segment(
@@ -368,21 +375,19 @@ def cut_at_timestamps(
     nothing_follows = is_stamp[-2:] == [False, True]
     ends = [i for i in range(1, len(tokens)) if is_stamp[i - 1] and is_stamp[i]]
     if not ends:
-        stamps = [t for t in tokens if t in timestamps]
-        duration = span.frames / FRAMES_PER_SECOND
-        if stamps and stamps[-1] != begin:
-            duration = (stamps[-1] - begin) * seconds
+        last = next((t for t in reversed(tokens) if t in timestamps), begin)
+        duration = (last - begin) * seconds or span.frames / FRAMES_PER_SECOND
         return WindowSegments([segment(0.0, duration)], following, nothing_follows)
     done = (tokens[ends[-1] - 1] - begin) * MEL_FRAMES_PER_POSITION
     seek = span.start + min(done, span.window)
     if nothing_follows:
         ends.append(len(tokens))
         seek = following
-    segments = [
+    segments = [  # the last first
         segment((tokens[i] - begin) * seconds, (tokens[j - 1] - begin) * seconds, i, j)
-        for i, j in pairwise([0, *ends])
+        for j, i in pairwise([*reversed(ends), 0])
     ]
-    return WindowSegments(segments, seek, nothing_follows)
+    return WindowSegments(segments[::-1], seek, nothing_follows)
 
 
 class Recording:

@@ -16,12 +16,7 @@ from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search
 from slimwhisper.errors import SlimWhisperError
 from slimwhisper.longform.options import RecordingOptions, SearchOptions
 from slimwhisper.option_group import groups_of
-from slimwhisper.tokens.options import (
-    prefix_tokens,
-    prompt_tokens,
-    suppressed_first_tokens,
-    suppressed_tokens,
-)
+from slimwhisper.tokens.options import prefix_tokens, prompt_tokens, suppressed_tokens
 from slimwhisper.tokens.vocabulary import Tokenizer, Vocabulary, get_vocabulary, text_only
 from slimwhisper.types import POSITIONS_PER_SECOND, Dims
 
@@ -70,13 +65,20 @@ def _rules(
 ) -> Rules:
     """others: fields of `Rules`."""
     limit = round(latest_first * POSITIONS_PER_SECOND) if latest_first else None
-    first = suppressed_first_tokens(vocabulary) if blank else []
+    first = _not_first(vocabulary) if blank else []
     return Rules(
         suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
         suppress_first=torch.tensor(first, dtype=torch.int64),
         max_initial_timestamp=limit,
         **others,
     )
+
+
+def _not_first(vocabulary: Vocabulary) -> list[int]:
+    """The tokens that no text may begin with: the model's list, or a space and the end."""
+    if vocabulary.suppressed_first is not None:
+        return list(vocabulary.suppressed_first)
+    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]
 
 
 class Prompts:
@@ -118,10 +120,9 @@ class Prompts:
 
     def _previous(self) -> list[int]:
         limit = self._limit - len(self._hotwords)
-        if not self._options.carry_initial_prompt:
-            return self._hotwords + _last(self._tokens[self._start :], limit)
-        initial = _last(self._tokens[: self._initial], limit)
-        recent = self._tokens[max(self._initial, self._start) :]
+        carried = self._initial if self._options.carry_initial_prompt else 0
+        initial = _last(self._tokens[:carried], limit)
+        recent = self._tokens[max(carried, self._start) :]
         return self._hotwords + initial + _last(recent, limit - len(initial))
 
 
@@ -173,8 +174,7 @@ def attempts_of(options: RecordingOptions, seed: tuple[int, ...]) -> list[Attemp
     """The attempts at one window, in order, each at the next temperature until one does not fail.
     seed: of the window; each attempt has its own.
     """
-    temperatures = enumerate(options.temperatures)
-    return [Attempt(temperature, (*seed, number)) for number, temperature in temperatures]
+    return [Attempt(t, (*seed, number)) for number, t in enumerate(options.temperatures)]
 
 
 def choose(failed: Sequence[Candidate], options: RecordingOptions) -> Candidate:

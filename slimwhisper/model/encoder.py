@@ -76,14 +76,9 @@ class _EncoderBlock:
         attn, (norm, divided) = source / "attn", LayerNorm.read_even(source / "attn_ln")
         query, value = (Linear.read(attn / n, divided=divided) for n in ("query", "value"))
         key = Linear.read(attn / "key", False, divided)  # a key bias cancels in the softmax
-        return _EncoderBlock(
-            norm,
-            Linear.joined(query, key, value),
-            Linear.read(attn / "out"),
-            heads,
-            MLP.read(source),
-            source.int8,
-        )
+        projections = Linear.joined(query, key, value)
+        out = Linear.read(attn / "out")
+        return _EncoderBlock(norm, projections, out, heads, MLP.read(source), source.int8)
 
     def __call__(self, x: Residual) -> None:
         """Add to x, [B, p, d]."""
@@ -100,7 +95,7 @@ class _EncoderBlock:
     def weights(self) -> BlockWeights:
         """There are several parts of an MLP for oneDNN alone."""
         layers = *self.projections, self.out, *self.mlp.parts[0]
-        return BlockWeights(self.norm.pair, self.mlp.norm.pair, *(layer.pair for layer in layers))
+        return BlockWeights(self.norm, self.mlp.norm, *layers)
 
 
 class Encoder:
@@ -134,9 +129,7 @@ class Encoder:
             for i in range(dims.n_audio_layer)
         ]
         self.norm = LayerNorm.read(source / "ln_post")
-        self.rows = (
-            encoder_rows([b.weights() for b in self.blocks], self.norm.pair) if on_cpu else []
-        )
+        self.rows = encoder_rows([b.weights() for b in self.blocks], self.norm) if on_cpu else []
 
     def shortened(self, dims: Dims) -> "Encoder":
         """The same weights for fewer positions, the first `dims.n_audio_ctx`."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.attention import CacheWrite, add_norm
+from slimwhisper.kernels.attention import CacheWrite
 from slimwhisper.kernels.blocks import MLPBlock
 from slimwhisper.kernels.cpu.library import library, rounds_to_bytes
 from slimwhisper.kernels.dispatch import Kernels
@@ -43,8 +44,7 @@ class Source:
         return prepare(weight, self.small_batches, self.int8, self.tiled)
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(NamedTuple):
     """x W^T + b."""
 
     weight: Matrix  # [out, in]
@@ -71,25 +71,18 @@ class Linear:
     @property
     def on_gpu(self) -> HalfOnGPU | None:
         """The weight, if its product can be added to a tensor for the price of the product."""
-        weight = self.weight
-        return weight if isinstance(weight, HalfOnGPU) else None
-
-    @property
-    def pair(self) -> tuple[Matrix, Tensor | None]:
-        """weight and bias."""
-        return self.weight, self.bias
+        return self.weight if isinstance(self.weight, HalfOnGPU) else None
 
     def __call__(self, x: Tensor, gelu: bool = False, addend: Tensor | None = None) -> Tensor:
         """x [..., in], addend [..., out] -> [..., out]."""
         return self.weight.multiply(x, self.bias, addend, gelu)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerNorm:
-    """Over the last dimension, computed in at least float32, returned in x's dtype."""
+class LayerNorm(NamedTuple):
+    """Over the last dimension; `Residual.normed` computes it."""
 
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # [d]
+    bias: Tensor  # [d]
 
     @staticmethod
     def read(source: Source) -> "LayerNorm":
@@ -108,15 +101,6 @@ class LayerNorm:
         size = norm.weight.abs()
         roots = size.clamp(min=0.01 * float(size.mean()) + 1e-12).sqrt()
         return LayerNorm(norm.weight / roots, norm.bias / roots), roots
-
-    @property
-    def pair(self) -> tuple[Tensor, Tensor]:
-        """weight and bias, [d] each."""
-        return self.weight, self.bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [..., d] -> [..., d]."""
-        return add_norm(x, None, self.weight, self.bias)[1]
 
 
 class Residual:

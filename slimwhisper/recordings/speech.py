@@ -93,8 +93,7 @@ class SpeechRecording(Recording):
 
     def _with_original_times(self, segment: Segment) -> Segment:
         excerpts = self._excerpts
-        if excerpts is None:
-            return segment
+        assert excerpts is not None, "nothing else is decoded"
 
         def span(start: float, end: float) -> tuple[float, float]:
             """Of what lies between two silences, maybe but for its edges."""
@@ -110,8 +109,8 @@ class SpeechRecording(Recording):
         if segment.end - segment.start - (end - start) > MAX_EDGE:  # it is on both sides
             start, end = self._original(segment.start), self._original(segment.end, end=True)
         words = segment.words and [word(w) for w in segment.words]
-        if words:  # a segment does not begin, or end, on the other side of a silence
-            start, end = max(start, words[0].start), min(end, words[-1].end)
+        if words:  # as in faster-whisper: each word is on one side of a silence
+            start, end = words[0].start, words[-1].end
         return replace(
             segment,
             seek=round(self._original(segment.seek / FRAMES_PER_SECOND) * FRAMES_PER_SECOND),

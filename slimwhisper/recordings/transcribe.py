@@ -1,5 +1,6 @@
 """Recordings: made as the options ask, read ahead, decoded side by side."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -155,15 +156,11 @@ class Loader(Generic[Source, Loaded]):
     """
 
     def __init__(
-        self,
-        sources: Iterable[Source],
-        load: Callable[[Source], Loaded],
-        ahead: int,
-        workers: int,
+        self, sources: Iterable[Source], load: Callable[[Source], Loaded], ahead: int, workers: int
     ) -> None:
         """workers: threads."""
         self.exhausted = False  # no results are left; known once `next` has returned None
-        self._load = load
+        self._load, self._process = load, os.getpid()
         self._slots = threading.Semaphore(ahead)
         self._pool = ThreadPoolExecutor(workers, "slimwhisper-load", initializer=use_threads)
         # the last item is what the sources' iterator raised, usually StopIteration
@@ -195,6 +192,10 @@ class Loader(Generic[Source, Loaded]):
         is_ready = isinstance(item, BaseException) or (item is not None and item[1].done())
         if self.exhausted or not (block or is_ready):
             return None
+        if not is_ready and os.getpid() != self._process:
+            raise SlimWhisperError(
+                "the process was forked, and nothing reads in the child; transcribe there again"
+            )
         self._count.acquire()
         item = self._items.popleft()
         if isinstance(item, BaseException):

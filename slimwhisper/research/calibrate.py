@@ -90,10 +90,9 @@ class CacheSearch:
         slim = self.measure(SLIM)
         needed = round(100 / self.target) if self.target else MIN_WORDS
         if slim.words < needed:
-            self.report(
-                f"warning: the recordings have only {slim.words} words, so one is "
-                f"{100 / slim.words:.1f} %; for {self.target:g} %, give at least {needed} words"
-            )
+            one = f"only {slim.words} words, so one is {100 / slim.words:.1f} %"
+            remedy = f"for {self.target:g} %, give at least {needed} words"
+            self.report(f"warning: the recordings have {one}; {remedy}")
         cross = self.candidates("cross", (slim.kept_cross, slim.cross))
         self_specs = self.candidates("self", (slim.kept_self, slim.self_))
         by_size = sorted(product(cross, self_specs), key=lambda p: (p[0][0] + p[1][0], p))

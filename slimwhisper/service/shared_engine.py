@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
-from slimwhisper.engine.requests import Answer, Request, Search, Window
+from slimwhisper.engine.requests import Answer, Search, Window
 from slimwhisper.errors import SlimWhisperError, plain_error
 from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
+    from slimwhisper.engine.scheduler import Ticket
     from slimwhisper.model.model import Model
     from slimwhisper.service.transcriber import Call
 
@@ -299,14 +300,15 @@ class SharedEngine:
             elif (following := submission.source.next_window()) is not None:
                 session, window = following
             else:
+                self._end_done(submission)  # its last sessions may have had no windows
                 return False
+            decoding = Decoding(submission, session)
+            engine.submit(decoding, window)
         except BaseException as error:
             self._end_failed(submission, error)
             return False
         self.submissions[submission] = self.submissions.pop(submission)
-        decoding = Decoding(submission, session)
         submission.running.add(decoding)
-        engine.submit(decoding, window)
         return True
 
     # -- answers -------------------------------------------------------------------------------
@@ -326,36 +328,34 @@ class SharedEngine:
             problem = f"{few}; choose a smaller batch_size, or a smaller model"
             raise SlimWhisperError(problem) from error
         for ticket, answer in answers:
-            decoding = ticket.owner
-            assert isinstance(decoding, Decoding)
-            engine.reply(ticket, self._accept(decoding, answer))
+            self._accept(engine, ticket, answer)
         seconds = time.perf_counter() - since
         return Stepped(filled, slots, seconds, engine.preemptions - before)
 
-    def _accept(self, decoding: Decoding, answer: Answer) -> Request | None:
-        """Pass an answer to its session. Returns the next request, or None to free the slot.
+    def _accept(self, engine: Engine, ticket: Ticket, answer: Answer) -> None:
+        """Pass an answer to its session, and the next request to the engine, or free the slot.
 
         After a window, a recording gives up its slot if another one has none, or if no slot is to
-        be used any more.
+        be used any more. An answer whose request the engine refuses ends its source alone.
         """
+        decoding, request = ticket.owner, None
+        assert isinstance(decoding, Decoding)
         submission, source = decoding.submission, decoding.submission.source
-        if decoding not in submission.running:
-            return None  # it has ended in the meantime
         try:
-            request = source.accept(decoding.session, answer)
-            if isinstance(request, Window) and self._must_pause(submission, request):
-                submission.paused.append((decoding.session, request))
-                request = None
-            if request is None:
-                submission.running.discard(decoding)
-            if (news := source.report()) is not None:
-                submission.call.emit(Progress(submission.tag, news))
-            if source.done:
-                self.end(submission, Finished(submission.tag, source.result()))
+            if decoding in submission.running:  # else it has ended in the meantime
+                request = source.accept(decoding.session, answer)
+                if isinstance(request, Window) and self._must_pause(submission, request):
+                    submission.paused.append((decoding.session, request))
+                    request = None
+                if request is None:
+                    submission.running.discard(decoding)
+                if (news := source.report()) is not None:
+                    submission.call.emit(Progress(submission.tag, news))
+                self._end_done(submission)
+            engine.reply(ticket, request if submission in self.submissions else None)
         except Exception as error:
             self.end(submission, Failed(submission.tag, error))
-            return None
-        return request if submission in self.submissions else None
+            engine.reply(ticket, None)
 
     def _must_pause(self, submission: Submission, request: Window) -> bool:
         if request.mel is None or submission.source.live:
@@ -371,10 +371,13 @@ class SharedEngine:
         """Serve a source until it ends; one that has nothing to decode ends immediately."""
         self.submissions[submission] = None
         try:
-            if submission.source.done:
-                self.end(submission, Finished(submission.tag, submission.source.result()))
+            self._end_done(submission)
         except BaseException as error:
             self._end_failed(submission, error)
+
+    def _end_done(self, submission: Submission) -> None:
+        if submission.source.done:
+            self.end(submission, Finished(submission.tag, submission.source.result()))
 
     def _end_failed(self, submission: Submission, error: BaseException) -> None:
         """End a source that has raised. What interrupts the thread is raised again."""

@@ -70,7 +70,7 @@ class Transcriber:
         # turns with it; None: each call says how many it needs, and no engine waits for another
         self.slots: int | None = None
         self._engines: list[SharedEngine] = []  # in the order of their next turns
-        self._arrivals: deque[Submission] = deque()
+        self._arrivals: dict[Submission, None] = {}
         self._cancelled: deque[Submission] = deque()
         self._defaults: dict[Search, int] = {}  # chosen once, as free memory varies
         self._turn_end = 0.0  # by time.monotonic()
@@ -163,15 +163,15 @@ class Transcriber:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hold all steps of all threads, so that sources may be changed."""
-        with self.lock():
-            try:
+        try:
+            with self.lock():
                 yield
-            finally:
-                self.end_cancelled()
+        finally:
+            self.collect()
 
     def add(self, submission: Submission) -> None:
         """Serve a source from the next step on. This does not wait."""
-        self._arrivals.append(submission)
+        self._arrivals[submission] = None
 
     def cancel(self, submission: Submission) -> None:
         """End a source at the next step, without an event.
@@ -185,12 +185,11 @@ class Transcriber:
 
         The caller holds the lock.
         """
-        while self._arrivals:
-            submission = self._arrivals[0]  # it stays there until it is somewhere else
-            if submission in submission.call.submissions:  # else it was cancelled
-                self._engine_of(submission.call).add(submission)
-            self._arrivals.popleft()
         self.end_cancelled()
+        for submission in list(self._arrivals):
+            if submission in submission.call.submissions:  # else it has ended in the meantime
+                self._engine_of(submission.call).add(submission)
+            del self._arrivals[submission]  # it stays there until it is somewhere else
         live = self._take_turns()
         for engine in self._engines:
             engine.fill(live, share_cores=self.slots is not None)  # by one thread
@@ -208,6 +207,18 @@ class Transcriber:
                 engine.end(submission)
             if submission in submission.call.submissions:  # it has not come to an engine
                 submission.close()
+            self._arrivals.pop(submission, None)
+
+    def collect(self) -> None:
+        """Drop what was cancelled, unless a thread has the lock, which does so when it is done.
+
+        The garbage collector may call, in any thread and at any time, so this does not wait.
+        """
+        while self._cancelled:
+            with self.lock(wait=False) as held:
+                if not held:
+                    return
+                self.end_cancelled()
 
     def _engine_of(self, call: "Call") -> SharedEngine:
         """The engine of a call from now on; a new one replaces those that no call uses."""
@@ -314,7 +325,7 @@ class Transcriber:
         """
         with self.paused():
             while error is not None and self._arrivals:
-                submission = self._arrivals.popleft()
+                submission, _ = self._arrivals.popitem()
                 if submission in submission.call.submissions:
                     submission.close(Failed(submission.tag, plain_error(error), of_engine=True))
             for engine in self._engines.copy():
@@ -447,11 +458,7 @@ class Call:
             self.engine.keepers.discard(self)
         for submission in list(self.submissions):
             self.transcriber.cancel(submission)
-        # the garbage collector may call, in any thread and at any time, so this does not wait: a
-        # step that is being made ends them when it is done
-        with self.transcriber.lock(wait=False) as held:
-            if held:
-                self.transcriber.end_cancelled()
+        self.transcriber.collect()
 
     def __enter__(self) -> Self:
         """Keep its engine from now on, until the end.

@@ -176,9 +176,11 @@ class SpeakerOptions(OptionGroup):
         """
         if self.diarize is None:
             return
-        least, most = self.speakers_between
+        least, most = self.min_speakers or 1, self.max_speakers or MOST_SPEAKERS
         if least > most:
             raise OptionError(f"min_speakers {least} is more than max_speakers {most}")
+        if self.speakers is not None and not least <= self.speakers <= most:
+            raise OptionError(f"speakers {self.speakers} is not from {least} to {most}; give one")
         if self.diarize in BACKENDS:
             require(self.diarize)
         else:
@@ -190,8 +192,8 @@ class SpeakerOptions(OptionGroup):
     @property
     def speakers_between(self) -> tuple[int, int]:
         """The least and the greatest number of speakers."""
-        least, most = self.min_speakers or 1, self.max_speakers or MOST_SPEAKERS
-        return (least, most) if self.speakers is None else (self.speakers, self.speakers)
+        n = self.speakers
+        return n or self.min_speakers or 1, n or self.max_speakers or MOST_SPEAKERS
 
     def _check_rttm(self) -> None:
         diarize: Any = self.diarize

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.types import Segment, Transcript, Word
+from slimwhisper.types import NOT_IN_AUDIO, Segment, Transcript, Word
 
 
 @cache
@@ -346,9 +346,10 @@ def label(speaker: str | None) -> str:
 def shown(transcript: Transcript) -> Transcript:
     """The transcript as players can show it: each word and segment has a length. What had none
     takes `MIN_CUE`, of the pause after it or of the words around it, and is not later than the last
-    of them; or it is left out, if it has no text.
+    of them; or it is left out, if it has no text, or is not in the audio.
     """
-    segments = [s for s in transcript.segments if s.text.strip() or s.end - s.start >= SHORTEST]
+    spoken = (s for s in transcript.segments if NOT_IN_AUDIO not in s.flags)
+    segments = [s for s in spoken if s.text.strip() or s.end - s.start >= SHORTEST]
     parts: list[Sequence[Any]] = [s.words or [s] for s in segments]
     times = iter(_lengthened([(part.start, part.end) for group in parts for part in group]))
     for i, (segment, group) in enumerate(zip(segments, parts, strict=True)):

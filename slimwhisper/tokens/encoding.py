@@ -403,12 +403,11 @@ def get_tokenizer(
     Raises:
         ValueError: When the language is unknown.
     """
-    code = None if language is None else language.lower()
-    if code is not None and code not in LANGUAGES:
-        if code not in TO_LANGUAGE_CODE:
-            raise ValueError(f"Unsupported language: {code}")
-        code = TO_LANGUAGE_CODE[code]
+    name = "en" if language is None else language.lower()
+    code = TO_LANGUAGE_CODE.get(name, name)
+    if code not in LANGUAGES:
+        raise ValueError(f"Unsupported language: {name}")
     if not multilingual:
         return Tokenizer(get_encoding("gpt2", num_languages), num_languages)
     encoding = get_encoding("multilingual", num_languages)
-    return Tokenizer(encoding, num_languages, code or "en", task or "transcribe")
+    return Tokenizer(encoding, num_languages, code, task or "transcribe")

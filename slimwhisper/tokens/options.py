@@ -81,6 +81,9 @@ class LanguageOptions(OptionGroup):
         """
         if self.language is not None:
             language_code(self.language, model.vocabulary)
+            if self.multilingual:
+                what = f"multilingual detects each window's language, and {self.language!r} is just"
+                warnings_to.get()(f"{what} what the result says; leave one of them out")
         for language in self.languages:
             try:
                 language_code(language, model.vocabulary)
@@ -128,9 +131,10 @@ class PromptOptions(OptionGroup):
             default is True.
         prompt_reset_on_temperature: Text that was sampled at a higher temperature than this, from 0
             to 10, is not in the prompt of later windows. The default is 0.5.
-        prefix: The text, or its tokens, that every window's text begins with. None means no text.
-        hotwords: Words to expect, which are put into the prompt of every window. None means no
-            words.
+        prefix: The text, or its tokens, that every window's text continues, and which is not in
+            it. None means no text.
+        hotwords: Words to expect, which are put into the prompt of every window. They have no
+            effect with `prefix`. None means no words.
     """
 
     initial_prompt: str | tuple[int, ...] | None = prompting(
@@ -143,8 +147,8 @@ class PromptOptions(OptionGroup):
     prompt_reset_on_temperature: float = prompting(
         0.5, "do not condition on text that was sampled at a higher temperature", low=0, high=10
     )
-    prefix: str | tuple[int, ...] | None = prompting(None, "text that every window begins with")
-    hotwords: str | None = prompting(None, "expected words, added to the prompt of every window")
+    prefix: str | tuple[int, ...] | None = prompting(None, "text that every window continues")
+    hotwords: str | None = prompting(None, "expected words, in every prompt without --prefix")
 
     def check(self, model: ModelFacts) -> None:
         """Check that the texts are short enough, and that token ids are the model's.
@@ -250,10 +254,3 @@ def numerals(vocabulary: Vocabulary) -> list[int]:
     decode = vocabulary.tokenizer().decode
     tokens = (token for ids in vocabulary.texts for token in ids)
     return [t for t in tokens if any(c.isdecimal() or c in NUMERAL_SIGNS for c in decode([t]))]
-
-
-def suppressed_first_tokens(vocabulary: Vocabulary) -> list[int]:
-    """Tokens that a text may not begin with: the model's list, or a space and the end."""
-    if vocabulary.suppressed_first is not None:
-        return list(vocabulary.suppressed_first)
-    return [*vocabulary.tokenizer().encode(" "), vocabulary.eot]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from slimwhisper.errors import OptionError
 from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.text import not_one_of
+from slimwhisper.types import NOT_IN_AUDIO as NOT_IN_AUDIO
 
 # name in `Segment.flags`: description for people; the most serious first
-NOT_IN_AUDIO = "not_in_audio"
 REASONS: dict[str, str] = {
     NOT_IN_AUDIO: "the line is not in the audio",
     "repeats": "the text repeats itself",
@@ -57,7 +57,7 @@ class TrustOptions(OptionGroup):
 
 
 def check_flags(names: Iterable[str]) -> None:
-    """Check that names are names of flags.
+    """Check that names are names of flags that a transcript may have.
 
     Args:
         names: The names.
@@ -65,6 +65,7 @@ def check_flags(names: Iterable[str]) -> None:
     Raises:
         OptionError: When one of them is not.
     """
+    known = [name for name in REASONS if name != NOT_IN_AUDIO]
     for name in names:
-        if name not in REASONS:
-            raise OptionError(f"drop {not_one_of(name, REASONS, ':')}")
+        if name not in known:
+            raise OptionError(f"drop {not_one_of(name, known, ':')}")

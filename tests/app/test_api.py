@@ -127,7 +127,7 @@ def test_what_clients_of_openai_send_and_read(live: Live) -> None:
 def test_malformed_requests(live: Live) -> None:
     wave = PHONE.read_bytes()
     many = {f"f{i}": "x" for i in range(99)}
-    odd = {"content-type": "multipart/form-data"}
+    odd = {"content-type": "Multipart/Form-Data"}
     for options, status in (
         ({"json": {"file": "a.wav"}}, 415),
         ({"data": {"model": "whisper-1"}, "files": {"other": wave}}, 400),
@@ -140,7 +140,9 @@ def test_malformed_requests(live: Live) -> None:
         assert found.status_code == status, found.text
         assert set(found.json()["error"]) == {"message", "type", "param", "code"}
     assert httpx.get(f"{live.url}/v1/nothing").json()["error"]["message"].endswith("Not Found")
-    assert httpx.get(f"{live.url}/v1/audio/transcriptions").status_code == 405
+    refused = httpx.get(f"{live.url}/v1/audio/transcriptions")
+    assert (refused.status_code, refused.headers["Allow"]) == (405, "POST")
+    assert httpx.get(f"{live.url}/v1/models/").json()["object"] == "list"
 
 
 COUNTERS = (

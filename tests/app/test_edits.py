@@ -103,9 +103,7 @@ def test_changes_are_undone_and_made_again() -> None:
     now = edits.transcript
     assert now.text == f" nine{first.segments[1].text}" and len(now.segments) == 3
     assert {s.speaker for s in now.segments} == {"Ann"} and now.segments[1].flags == ()
-    assert [s.id for s in edits.file_transcript.segments] == [0, 1], (
-        "what was emptied is not written"
-    )
+    assert [s.id for s in edits.file_transcript.segments] == [0, 1], "not what was emptied"
     states = [now]
     for _ in range(3):
         edits.undo(edits.revision)

@@ -144,10 +144,8 @@ def test_a_known_voice_is_called_by_its_name(live: Live) -> None:
         "known_speaker_names": ["Ann"],
     }
     create = live.client().audio.transcriptions.create
-    found = create(
-        **arguments,
-        known_speaker_references=[data_url(wav(slimwhisper.load_audio(CODE)[: 4 * 16_000]))],
-    )
+    voice = data_url(wav(slimwhisper.load_audio(CODE)[: 4 * 16_000]))
+    found = create(**arguments, known_speaker_references=[voice])
     assert {s.speaker for s in found.segments} == {"Ann"}
     assert "".join(s.text for s in found.segments).strip() == found.text
     with pytest.raises(openai.BadRequestError) as raised:

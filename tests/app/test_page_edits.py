@@ -73,9 +73,7 @@ def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:
     links[formats[0]].scroll_into_view_if_needed()
     # rows that come into view get their height, which moves the link; within a click, it is lost
     shown.page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then, 100)))")
-    with shown.page.expect_download() as download:
-        links[formats[0]].click()
-    texts = {formats[0]: download.value.path().read_text()}
+    texts = {formats[0]: shown.downloaded(links[formats[0]]).read_text()}
     for format in formats[1:]:
         answer = shown.context.request.get(links[format].evaluate("link => link.href"))
         assert answer.ok and "attachment" in answer.headers["content-disposition"]
@@ -112,9 +110,7 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
         said = "Jane Smythe." in re.sub(r" +", " ", plain) and "Smiht." not in text
         assert said or format == "rttm", text
     assert "Jane Smythe" in page.locator(".sw-text").first.inner_text()
-    with page.expect_download() as download:
-        page.get_by_text("Download all 2").click()
-    with zipfile.ZipFile(download.value.path()) as archive:
+    with zipfile.ZipFile(shown.downloaded(page.get_by_text("Download all 2"))) as archive:
         assert "Smythe" in archive.read("door-code.srt").decode()
     page.get_by_role("button", name="Undo").click()
     page.wait_for_selector(".sw-row >> text=Mrs Smiht. >> nth=0")
@@ -140,9 +136,7 @@ def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
     assert said.text_content() == "2 of 5 in 2 files"
     page.get_by_label("Replace with").fill("Smith")
     page.get_by_role("button", name="Replace all").click()
-    page.wait_for_function(
-        "document.querySelector('.sw-search output').textContent === 'Not found'"
-    )
+    page.wait_for_selector(".sw-search output >> text=/^Not found$/")
     assert row(shown, 3, 1).locator(".sw-words").text_content() == "No. Smith is late."
     assert "Smiht" not in "".join(downloads(shown, *FORMATS).values())
     page.get_by_role("button", name="Undo").click()

@@ -57,8 +57,6 @@ def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
         tab.page.get_by_role("tab", name="Files").click()
         tab.go(PHONE)
         tab.ended(1)
-        with tab.page.expect_download() as download:
-            tab.card(PHONE.name).get_by_text("txt", exact=True).click()
-        said = download.value.path().read_text().split()
-        assert said == EXPECTED[PHONE.name]["text"].split()
+        said = tab.downloaded(tab.card(PHONE.name).get_by_text("txt", exact=True))
+        assert said.read_text().split() == EXPECTED[PHONE.name]["text"].split()
         assert any("/page/audio/" in address for address in asked) and tab.strange == []

@@ -150,11 +150,12 @@ def test_who_is_refused(begin: Make, audio: np.ndarray) -> None:
     for call in (lambda: OpenedStream(service, "other"), lambda: Upload(service, model="other")):
         with pytest.raises(BusyError, match="busy with another model"):
             call()
-    OpenedStream(service)
+    last = OpenedStream(service)
     with pytest.raises(BusyError, match="2 live streams are open; try again"):
         OpenedStream(service)
-    first.stream.close()
-    OpenedStream(service).stream.close()
+    for opened in (first, last):
+        opened.stream.close()
+    OpenedStream(service, "other").stream.close()  # those that were closed hold nobody up
     assert service.counts.refused == 3
     service.stop()
     with pytest.raises(StoppingError):

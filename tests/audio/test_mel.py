@@ -14,6 +14,7 @@ from slimwhisper.audio.mel import KEPT_BLOCKS, Spectrogram, calibration_mel, fir
 from slimwhisper.audio.samples import ArraySamples
 from tests.support.fuzz import examples
 from tests.support.sounds import noise_bursts
+from tests.support.waiting import eventually, forked
 
 LENGTHS = [1, 159, 160, 199, 200, 201, 479_799, 479_800, 479_999, 480_000, 480_001, 95 * 16_000]
 
@@ -29,6 +30,10 @@ def recording(n, seed=0):
 def long():
     """Float32, 300 s: ten blocks, of which some are kept."""
     return recording(300 * 16_000)
+
+
+def ahead(spectrogram):
+    return [b for b in spectrogram._blocks.values() if isinstance(b, Future)]
 
 
 def whispers(waveform, n_mels=80):
@@ -110,7 +115,7 @@ def test_blocks_are_computed_ahead_and_few_are_kept(long):
     windows = []
     for start in range(0, spectrogram.frames, 2_300):
         windows.append(spectrogram.window(start, min(3000, spectrogram.frames - start)))
-        wait([b for b in spectrogram._blocks.values() if isinstance(b, Future)])
+        wait(ahead(spectrogram))
         assert len(spectrogram._blocks) <= KEPT_BLOCKS
     again = samples.threads[first:]
     assert len(again) == 10 and again.count(threading.current_thread()) == 1, "the first block"
@@ -128,14 +133,22 @@ def test_blocks_are_computed_ahead_and_few_are_kept(long):
 
 
 def test_closing_waits_for_other_threads(long):
+    """A child of fork has none of them: it computes their blocks, and begins others in its own."""
     samples = WatchedSamples(long)
     spectrogram = Spectrogram(samples, 80)
     samples.go.clear()
-    spectrogram._prepare(0)
-    (pending,) = [b for b in spectrogram._blocks.values() if isinstance(b, Future)]
+    spectrogram._prepare(3000)
+    (pending,) = ahead(spectrogram)
+
+    def computes():
+        samples.go.set()
+        spectrogram.window(3000, 3000)
+        return eventually(lambda: all(block.done() for block in ahead(spectrogram)))
+
+    computed = forked(computes)
     threading.Timer(0.05, samples.go.set).start()
     spectrogram.close()
-    assert pending.done() and not spectrogram._blocks
+    assert pending.done() and not spectrogram._blocks and computed()
 
 
 def test_calibration_window():

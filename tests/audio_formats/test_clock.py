@@ -66,12 +66,13 @@ def test_sound_that_starts_late(tmp_path: Path) -> None:
         assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15), film
 
 
-def test_a_gap_is_silence(tmp_path: Path) -> None:
+def test_a_gap_is_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for path in with_gap(tmp_path, 6, *GAP):
         *_, (_, end), (start, last) = spoken(load_audio(path))
         assert last == pytest.approx(8, abs=0.1), path
         if path.suffix != ".ogg":  # its clock is that of pages, so the gap may be earlier
             assert (end, start) == pytest.approx((1, 7), abs=0.1), path
+    assert not caplog.records, "it is no damage"
 
 
 def test_an_avi_states_its_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Headers that state another size of the samples than there is: all that is there is read."""
+"""Headers that state another size of the samples than there is."""
 
 import struct
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import soundfile
 from slimwhisper.audio.load import load_audio
 from slimwhisper.errors import AudioError
 from tests.support.paths import SAMPLES
-from tests.support.sounds import convert, ffmpeg, sound, write
+from tests.support.sounds import convert, ffmpeg, sound
 
 # by format: the last bytes before the size of the samples, its bytes, and what it counts besides
 FORMATS = {
@@ -42,18 +42,23 @@ def with_size(data: bytes, suffix: str, change: Callable[[int], int]) -> bytes:
 
 @pytest.mark.parametrize("rate", [16_000, 22_050])
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_all_that_is_there_is_read(
+def test_all_that_is_there_is_read_but_of_files_that_were_cut(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, rate: int
 ) -> None:
-    """Of a header that states half, thrice, or what is left of a size that is too large for it."""
+    """Of a header that states half, or what is left of a size that is too large for it."""
     data, path = recording(tmp_path, suffix, rate), tmp_path / f"b.{suffix}"
     expected = load_audio(data)
-    for change in (lambda size: size // 4 * 2, lambda size: 3 * size, lambda size: 1_000):
+    for change in (lambda size: size // 4 * 2, lambda size: 1_000):
         caplog.clear()
         path.write_bytes(with_size(data, suffix, change))
         np.testing.assert_array_equal(load_audio(path), expected)
         (line,) = caplog.messages
         assert line.startswith(f"{path}: its header states ") and "\n" not in line
+    for size in (90_000, 90_001):  # of a file that was cut, within a sample or not
+        with pytest.raises(AudioError, match=r"truncated: [12]\.\d of 6\.0 s"):
+            load_audio(data[:size])
+        part = load_audio(data[:size], allow_truncated=True)[:30_000]
+        np.testing.assert_array_equal(part, expected[:30_000])
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -95,15 +100,6 @@ def test_recordings_that_follow_each_other(
     ]
 
 
-@pytest.mark.parametrize("suffix", ["wav", "aiff", "caf"])
-def test_a_file_that_ends_within_a_sample_is_truncated(tmp_path: Path, suffix: str) -> None:
-    data = recording(tmp_path, suffix, 22_050)
-    data = data[: data.index(FORMATS[suffix][0]) + 60_001]
-    with pytest.raises(AudioError, match=r"truncated: 1\.\d of 6\.0 s"):
-        load_audio(data)
-    assert len(load_audio(data, allow_truncated=True)) > 16_000
-
-
 # Headers that no recording of people has
 
 
@@ -139,13 +135,6 @@ def test_what_an_opus_file_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureF
     data[at : at + 2] = b"\xff\xff"
     load_audio(bytes(data))
     assert caplog.messages == ["audio data: its header leaves out its first 1.4 s"]
-
-
-def test_mostly_noise_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = convert(write(tmp_path / "a.wav"), tmp_path / "a.mp3").read_bytes()
-    noise = np.random.default_rng(0).bytes(200_000)
-    assert load_audio(data[:8_000] + noise).size > 8_000
-    assert caplog.messages == ["audio data: damaged: most of it is not audio that can be decoded"]
 
 
 def test_many_edits_are_refused_before_they_are_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -39,7 +39,7 @@ LINKS = (
 )
 CASES: list[d.Case] = [
     *((kind, d.link_out(name), (name, "outside")) for kind, name in LINKS),
-    ("whole", d.link_to_itself(WEIGHTS), (WEIGHTS,)),
+    ("whole", d.link_out(WEIGHTS, to=WEIGHTS), (WEIGHTS,)),
     ("whole", d.remove(WEIGHTS), (PICKLE, "again")),
     ("whole", d.remove(CONFIG), (CONFIG, "give")),
     ("whole", d.write(WEIGHTS, PAGE), (WEIGHTS, "web page")),
@@ -60,6 +60,7 @@ CASES: list[d.Case] = [
     ("whole", d.config(decoder_layers=10**15), ("too few",)),  # must not build a list of them
     ("openai", d.openai(lambda s: s | {"a\n\x1b[31mb": torch.ones(1)}), ("a\\n\\x1b[31mb",)),
     ("openai", d.pickled(OPENAI, {"dims": asdict(DIMS) | {3: 1}}), ("dims",)),
+    ("whole", d.config(decoder_attention_heads=3), ("3 heads",)),
 ]
 
 
@@ -219,11 +220,6 @@ def test_any_tensor(sound: Path, kind: str, name: str, change: str) -> None:
             c.save_hf(folder, DIMS, state, 1 + (kind == "shards"), kind == "pickle")
         message = refused(folder)
         assert said in message or said.split(".", 1)[1] in message
-
-
-def test_heads_that_do_not_divide_the_width(tmp_path: Path) -> None:
-    path = c.save_openai(tmp_path / OPENAI, replace(DIMS, n_text_head=3), STATE)
-    assert "3 heads" in refusal(path)
 
 
 def test_links_inside_a_folder_are_followed(folder: Path, tmp_path: Path, state: State) -> None:

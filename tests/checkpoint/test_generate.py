@@ -114,9 +114,7 @@ def test_windows_are_those_of_generate(name: str, tmp_path: Path) -> None:
         chosen = model.make_options(without_timestamps=not case.timestamps, **options)
         code = found.language.strip("<|>")
         voice = network.vocabulary.tokenizer(TO_LANGUAGE_CODE.get(code, code), chosen.task)
-        sot = voice.sot_sequence
-        if not case.timestamps:
-            sot = voice.sot_sequence_including_notimestamps
+        sot = voice.sot_sequence if case.timestamps else voice.sot_sequence_including_notimestamps
         assert list(sot) == expected.prompt
         last = found.tokens[len(expected.tokens) :]
         assert found.tokens[: len(expected.tokens)] == expected.tokens

@@ -116,9 +116,8 @@ def test_tied_output_under_its_own_name(
 
 def test_shards_are_mapped_not_copied(tmp_path: Path, state: State) -> None:
     sharded = save_hf(tmp_path / "sharded", DIMS, state, shards=3)
-    save_file(
-        {"x": torch.ones(1)}, sharded / "model-00004-of-00003.safetensors"
-    )  # not in the index
+    another = sharded / "model-00004-of-00003.safetensors"
+    save_file({"x": torch.ones(1)}, another)  # not in the index
     found = load_checkpoint(sharded)
     places = [place for file in sharded.glob("*.safetensors") for place in mapped(file)]
     assert len({id(t) for t in found.state.values()}) == len(found.state)
@@ -132,9 +131,8 @@ def test_mixed_dtypes(tmp_path: Path, state: State) -> None:
     found = load_checkpoint(save_hf(tmp_path / "m", DIMS, mixed, shards=2))
     assert all(torch.equal(found.state[name], mixed[name]) for name in mixed)
     tokens, features = torch.tensor([[50_258, 3, 8]]), torch.randn(1, 1500, 8)
-    whole = Model(
-        replace(found, state={n: t.float() for n, t in mixed.items()}), CPU, torch.float32
-    )
+    state = {n: t.float() for n, t in mixed.items()}
+    whole = Model(replace(found, state=state), CPU, torch.float32)
     model = Model(found, CPU, torch.float32)
     assert torch.equal(model.logits(tokens, features), whole.logits(tokens, features))
 

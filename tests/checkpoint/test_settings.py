@@ -55,11 +55,9 @@ IDS = TABLE.ids
 def test_settings_are_the_defaults(
     tmp_path: Path, generation: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    model = slimwhisper.load_model(
-        hf_folder(tmp_path / "model", TABLE, generation=generation), device="cpu"
-    )
-    plain = Options(**expected)  # type: ignore[arg-type]
-    assert model.make_options() == plain
+    folder = hf_folder(tmp_path / "model", TABLE, generation=generation)
+    model = slimwhisper.load_model(folder, device="cpu")
+    assert model.make_options() == Options(**expected)  # type: ignore[arg-type]
     given = {"language": None, "task": "transcribe", "sample_len": 4, "max_initial_timestamp": 2.0}
     given["audio_window"] = "full"
     assert model.make_options(**given) == Options(**given)  # type: ignore[arg-type]
@@ -68,12 +66,8 @@ def test_settings_are_the_defaults(
 
 
 def test_lists_of_tokens(tmp_path: Path) -> None:
-    folder = hf_folder(
-        tmp_path / "model",
-        TABLE,
-        generation={"suppress_tokens": [3, 1, 9_999, -1], "begin_suppress_tokens": []},
-    )
-    found = load_checkpoint(folder)
+    lists = {"suppress_tokens": [3, 1, 9_999, -1], "begin_suppress_tokens": []}
+    found = load_checkpoint(hf_folder(tmp_path / "model", TABLE, generation=lists))
     rules = make_rules(found.dims, Options(), found.tokens)
     assert (rules.suppress.tolist(), rules.suppress_first.tolist()) == ([1, 3], [])
     rules = make_rules(found.dims, Options(suppress_tokens="-1,7"), found.tokens)

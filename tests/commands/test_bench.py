@@ -29,9 +29,9 @@ POSITIVE = (
 ).split()
 
 
-def case(path: Path, cache: str | None = "slim", **changes: Any) -> Case:
+def case(path: Path, **changes: Any) -> Case:
     given = {"batch": 2, "windows": 2, "tokens": 3, "random": False, "device": "cpu"}
-    return Case(cache=cache, model=str(path), **given | changes)
+    return Case(cache="slim", model=str(path), **given | changes)
 
 
 def cases_of(*arguments: str) -> list[Case]:
@@ -39,18 +39,18 @@ def cases_of(*arguments: str) -> list[Case]:
 
 
 @pytest.mark.slow
-def test_table_and_json_against_whisper(run_cli: RunCLI, random_paths: dict[str, Path]) -> None:
+def test_table_and_json(run_cli: RunCLI, random_paths: dict[str, Path]) -> None:
     """Every key, sensible numbers, and exactly the tokens that were asked for."""
     model = str(random_paths["english"])
     run = run_cli(
         *("bench", "--model", model, "--device", "cpu", *TINY),
-        *("--cache", "slim", "baseline", "--batch", "2", "--against_whisper"),
+        *("--cache", "slim", "baseline", "--batch", "2"),
     )
     assert (run.status, run.err) == (0, "")
     *table, last = run.out.splitlines()
     answer = json.loads(last)
     rows = [(row["cache"], row["forms"]) for row in answer["rows"]]
-    assert rows == [("openai-whisper", None), ("slim", "e+x"), ("baseline", "kv+kv")]
+    assert rows == [("slim", "e+x"), ("baseline", "kv+kv")]
     for row in answer["rows"]:
         assert all(row[key] > 0 for key in POSITIVE), row
         assert row["tokens_sampled"] == answer["tokens"] * row["windows"]
@@ -58,14 +58,13 @@ def test_table_and_json_against_whisper(run_cli: RunCLI, random_paths: dict[str,
         assert 0 < row["encoder_seconds"][0] < row["seconds"][0]
         rate = answer["recording_seconds"] * row["files_per_hour"] / 3600
         assert row["times_real_time"] == pytest.approx(rate)
-    assert answer["rows"][0]["times_whisper"] == 1
     expected = {"bench": "decode", "model": model, "random": False, "dtype": "float32", "tokens": 3}
     assert answer.items() >= (expected | {"device": "cpu", "rounds": 1}).items()
     machine = answer["machine"]
     assert machine["threads"] == 1 and machine["gpu"] is None and machine["cpu"]
     assert machine["torch"] == torch.__version__
     shown = {line.split()[0]: line.split()[1:3] for line in table if line}
-    assert shown.items() >= {"openai-whisper": ["1", "2"], "slim": ["2", "2"]}.items()
+    assert shown.items() >= {"baseline": ["2", "2"], "slim": ["2", "2"]}.items()
     assert not any("…" in line for line in table)
 
 
@@ -74,22 +73,20 @@ def test_every_window_samples_the_same_number(
     random_paths: dict[str, Path], name: str, beam_size: int | None
 ) -> None:
     """Of a model that would end its texts and sample timestamps."""
-    for cache in (None, "slim"):
-        found = measure(case(random_paths[name], cache, tokens=9, beam_size=beam_size))
-        assert found["tokens_sampled"] == 2 * 9
-        assert 0 < found["encoder_seconds"] < found["seconds"]
-        assert found["first_token_seconds"] > 0
+    found = measure(case(random_paths[name], tokens=9, beam_size=beam_size))
+    assert found["tokens_sampled"] == 2 * 9
+    assert 0 < found["encoder_seconds"] < found["seconds"]
+    assert found["first_token_seconds"] > 0
 
 
 def test_cases() -> None:
-    """By default; of large batches; and openai-whisper with the files of the largest batch."""
+    """By default; and of large batches."""
     cases = cases_of()
     assert {(c.cache, c.batch) for c in cases} == {(c, b) for c in PRESETS for b in BATCHES}
     assert [c.windows for c in cases[: len(BATCHES)]] == [4, 16, 32, 128]
     assert all((c.model, c.random, c.tokens) == ("tiny", True, 100) for c in cases)
-    whisper, small, large = cases_of("--cache", "slim", "--batch", "1", "200", "--against_whisper")
+    small, large = cases_of("--cache", "slim", "--batch", "1", "200")
     assert (small.windows, large.windows) == (4, 200)
-    assert (whisper.cache, whisper.batch, whisper.windows) == (None, 1, 200)
     assert [c.windows for c in cases_of("--batch", "8", "--windows", "5")] == [5] * len(PRESETS)
 
 
@@ -107,20 +104,16 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     [
         ({"model": "enormous", "random": True}, "'enormous' is not an official shape"),
         ({"tokens": 300}, "300 is not between 1 and 224"),
-        ({"cache": None, "dtype": "bfloat16"}, "openai-whisper decodes only in float32"),
-        ({"cache": None, "model": "untied"}, "openai-whisper has no proj_out"),
         ({"model": "short"}, "20 s"),
     ],
 )
 def test_what_cannot_be_measured(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    """Such as a second matrix, which openai-whisper has not, and windows of 20 s."""
+    """Such as windows of 20 s."""
     name, dims = changes.get("model", "plain"), tiny_dims(width=8, multilingual=False)
     if name == "short":
         dims = replace(dims, n_audio_ctx=1000)
     state = random_state(dims, seed=0)
-    if name == "untied":
-        state["proj_out.weight"] = torch.zeros(dims.n_vocab, 8)
-    if name in ("plain", "untied", "short"):
+    if name in ("plain", "short"):
         changes = changes | {"model": str(save_openai(tmp_path / "model.pt", dims, state))}
     asked = replace(case(tmp_path, batch=1, windows=1, tokens=1), **changes)
     with pytest.raises(OptionError, match=message):
@@ -156,8 +149,3 @@ def test_memory_is_the_rise_of_the_peak() -> None:
     del values
     assert memory.grown() <= memory.peak()
     assert 190e6 < memory.grown() < 400e6
-
-
-def test_the_machine_without_openai_whisper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "WHISPER", "no-such-package")
-    assert benchmark.describe_machine(1, None)["no-such-package"] is None

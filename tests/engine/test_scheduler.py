@@ -193,6 +193,20 @@ def test_the_oldest_window_is_never_held_up() -> None:
     assert script.started[owners[0]] == 1 and scheduler.preemptions
 
 
+def test_a_window_that_is_given_up_does_not_start_again() -> None:
+    """When it loses its pages before it is answered."""
+    scheduler = make(Search(), 2, CONTEXT // PAGE)
+    script, owners = Script(scheduler, 1), [object(), object()]
+    for owner in owners:
+        scheduler.submit(owner, window(4, 60))
+    script.step()
+    while scheduler.main_group.tickets[0].length <= 2 * PAGE:  # then both need another page
+        script.step()
+    scheduler.stop({owners[1]})
+    script.step()
+    assert [t.owner for t in scheduler.by_slot.values()] == owners[:1] and scheduler.preemptions
+
+
 def test_pages_grow_with_the_text() -> None:
     """One page more for each 16 tokens; a prompt's whole pages are shared by its beams."""
     scheduler = make(Search(beams=4), 1, 100)

@@ -19,19 +19,12 @@ import torch
 import slimwhisper
 from slimwhisper import faster_whisper
 from slimwhisper.errors import AudioError, CheckpointError, OptionError
-from slimwhisper.faster_whisper import (
-    BatchedInferencePipeline,
-    VadOptions,
-    WhisperModel,
-    available_models,
-    decode_audio,
-    download_model,
-    format_timestamp,
-)
+from slimwhisper.faster_whisper import BatchedInferencePipeline, WhisperModel, decode_audio
 from slimwhisper.faster_whisper.segments import _models
 from slimwhisper.faster_whisper.tokenizer import Tokenizer
 from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
-from slimwhisper.faster_whisper.vad import get_speech_timestamps
+from slimwhisper.faster_whisper.utils import available_models, download_model, format_timestamp
+from slimwhisper.faster_whisper.vad import VadOptions, get_speech_timestamps
 from tests.support.command import python
 from tests.support.paths import SAMPLES
 from tests.support.refusals import TABLES
@@ -110,11 +103,14 @@ def test_compute_types(asked: str, used: str, monkeypatch: pytest.MonkeyPatch) -
     assert WhisperModel("digits", device="cpu", compute_type=asked).model.compute_type == used
 
 
-def test_the_engine_goes_with_its_last_model() -> None:
+def test_the_engine_goes_with_its_last_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sets the threads of the process each time that it is asked for."""
+    threads: list[int] = []
+    monkeypatch.setattr("slimwhisper.faster_whisper.segments.set_threads", threads.append)
     made = WhisperModel("digits", device="cpu", cpu_threads=1)
     assert made.whisper in _models.values()
     again = WhisperModel("digits", device="cpu", cpu_threads=1, num_workers=4)
-    assert again.whisper is made.whisper
+    assert again.whisper is made.whisper and threads == [1, 1]
     whisper = weakref.ref(made.whisper)
     del made, again
     gc.collect()
@@ -130,6 +126,8 @@ def test_the_pauses_are_left_out(model: WhisperModel) -> None:
     assert info.vad_options == VadOptions(min_silence_duration_ms=500)
     audio = decode_audio(str(PI))
     regions = get_speech_timestamps(audio, min_silence_duration_ms=500)
+    whole = (audio * 32768).astype(np.int16)
+    assert get_speech_timestamps(whole, min_silence_duration_ms=500) == regions
     heard = sum(r["end"] - r["start"] for r in regions) / 16_000
     assert info.duration_after_vad == pytest.approx(heard)
     short = VadOptions(0.5, 0.3, 0, 2.0, 100, 30)
@@ -164,8 +162,9 @@ def test_pieces_side_by_side(model: WhisperModel) -> None:
     clips = [{"start": 0.0, "end": 2.5}, {"start": 2.6, "end": 5.2}]
     found = list(batched.transcribe(str(PHONE), clip_timestamps=clips)[0])
     assert [s.text for s in found] == [" five five five", " zero one four"]
-    with pytest.raises(OptionError, match="clip_timestamps"):
-        batched.transcribe(str(SAMPLES / LONG), vad_filter=False)
+    for wrong in ({"vad_filter": False}, {"clip_timestamps": 5}):
+        with pytest.raises(OptionError, match="clip_timestamps"):
+            batched.transcribe(str(SAMPLES / LONG), **wrong)
 
 
 def test_options_reach_the_engine(model: WhisperModel) -> None:
@@ -201,6 +200,8 @@ def test_an_english_model_warns_and_goes_on(
     segments, info = model.transcribe(str(PHONE), language="de", task="translate", beam_size=1)
     assert said(segments) and info.language == "en"
     assert "'de'" in caplog.text and "'translate'" in caplog.text
+    model.transcribe(str(PHONE), prefix="five", beam_size=1)
+    assert "prefix 'five'" in caplog.text
 
 
 def test_languages(multilingual: WhisperModel) -> None:
@@ -211,14 +212,17 @@ def test_languages(multilingual: WhisperModel) -> None:
     ours = multilingual.whisper.detect_language(audio)
     assert (code, probability) == (ours[0], pytest.approx(ours[1][code]))
     assert probs[0] == (code, probability) and len(probs) == 99
+    for same in (str(SAMPLES / LONG), (audio * 32768).astype(np.int16)):
+        assert multilingual.detect_language(same) == (code, probability, probs)
+    with pytest.raises(OptionError, match="language_detection_segments '2' is not"):
+        multilingual.transcribe(audio, language_detection_segments="2")  # type: ignore[arg-type]
     quick: dict[str, Any] = {"beam_size": 1, "temperature": 0, "max_new_tokens": 1}
     _, info = multilingual.transcribe(audio, **quick)
     assert info.language == code
     assert info.language_probability == pytest.approx(probability, abs=1e-5)
     assert info.all_language_probs is not None and info.all_language_probs[0][0] == code
     votes = [multilingual.detect_language(audio[i * window :])[:2] for i in range(3)]
-    several: dict[str, Any] = {"language_detection_segments": 3}
-    several["language_detection_threshold"] = 1.0
+    several = {"language_detection_segments": 3, "language_detection_threshold": 1.0}
     found = multilingual.detect_language(audio, **several)
     codes = [code for code, _ in votes]
     assert found[0] == max(codes, key=codes.count)
@@ -322,26 +326,21 @@ def test_numbers_and_arrays_of_numpy_and_torch(model: WhisperModel) -> None:
 
 @pytest.mark.parametrize(("make", "message"), TABLES["faster_whisper_models"])
 def test_models_that_cannot_be_had(make: dict[str, Any], message: str) -> None:
-    with pytest.raises((OptionError, CheckpointError), match=message) as caught:
+    with pytest.raises((OptionError, CheckpointError), match=rf"\A.*{message}.*\Z"):
         WhisperModel(**{"model_size_or_path": "digits", **make})
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("options", "message"), TABLES["faster_whisper_options"])
 def test_options_that_cannot_be_had(
     model: WhisperModel, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
+    with pytest.raises(OptionError, match=rf"\A.*{message}.*\Z"):
         model.transcribe(str(PHONE), **options)
-    assert "\n" not in str(caught.value)
 
 
 def test_helpers() -> None:
-    assert format_timestamp(62.3456) == "01:02.346"
-    assert format_timestamp(3723.4, decimal_marker=",") == "01:02:03,400"
-    assert format_timestamp(0.5, always_include_hours=True) == "00:00:00.500"
+    assert format_timestamp(0.5, always_include_hours=True, decimal_marker=",") == "00:00:00,500"
     assert {"turbo", "digits", "distil-large-v3"} <= set(available_models())
-    assert Path(download_model("digits")).is_file()
     assert slimwhisper.load_model(download_model("digits"), device="cpu").dims.n_mels == 80
 
 

@@ -164,7 +164,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["align", str(PHONE), str(script), "--model", "digits", "-o", str(tmp_path / "new")]
     assert main([*given, "-f", "all"]) == 0
     out = capsys.readouterr().out
-    assert "not in the audio, line 4: Goodbye then" in out and "3 of 4 lines aligned" in out
+    assert "not in the audio, cue 4: Goodbye then" in out and "3 of 4 cues aligned" in out
     found = json.loads((tmp_path / "new" / "phone-number.json").read_text())
     assert found["flags"] == {"3": ["not_in_audio"]}
     for segment, truth in zip(found["segments"], EXPECTED[PHONE.name]["segments"], strict=False):
@@ -176,6 +176,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*given[:-1], str(tmp_path / "full")]) == 1
     assert LINES[2] in capsys.readouterr().out, "the work is not lost where files cannot be written"
     assert txt.splitlines() == [*LINES, "Goodbye then"]
+    script.with_suffix(".txt").write_text("\n\nGoodbye then\n")
+    assert main([*given[:2], str(script.with_suffix(".txt")), *given[3:]]) == 1
+    heard = capsys.readouterr()
+    assert "line 3: Goodbye" in heard.out and "nothing of" in heard.err
+    assert (tmp_path / "new" / "phone-number.srt").read_text() == srt, "an earlier result stays"
 
 
 def test_a_recording_on_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,11 @@ LRC = "[ar:Somebody]\n[00:12.00]First <00:12.50>line\n[00:15.20][01:15.20]Twice\
 
 
 def test_lines_of_every_kind() -> None:
-    assert parse_script("One line \n\n  two\r\n") == ["One line ", "  two"]
-    assert parse_script(SRT, ".SRT") == ["- <i>Where</i> is he?\n- Gone.", "42"]
+    assert parse_script("One line \n\n  two\r\n") == {1: "One line ", 3: "  two"}
+    assert parse_script(SRT, ".SRT") == {1: "- <i>Where</i> is he?\n- Gone.", 2: "42"}
     assert parse_script(SRT) == parse_script(SRT, ".srt") != parse_script(SRT, ".txt")
-    assert parse_script(VTT, ".vtt") == ["<v Ann>Hello there", "Bye &amp; thanks"]
-    assert parse_script(LRC, ".lrc") == ["First line", "Twice"]
+    assert parse_script(VTT, ".vtt") == {1: "<v Ann>Hello there", 2: "Bye &amp; thanks"}
+    assert parse_script(LRC, ".lrc") == {2: "First line", 3: "Twice"}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,8 @@ def test_words_are_compared_without_case_and_punctuation() -> None:
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "talk.srt"
     path.write_bytes(b"\xef\xbb\xbf" + SRT.encode())
-    assert read_script(path) == as_lines(path) == parse_script(SRT, ".srt")
+    assert read_script(path) == parse_script(SRT, ".srt")
+    assert as_lines(path) == list(parse_script(SRT, ".srt").values())
     for content, problem in (
         (b"\xff\xfe", "UTF-8"),
         (b" \n\n", "no text"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
-from slimwhisper.errors import AudioError
+from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.inputs import Inputs, StandardInput, distinct
 from slimwhisper.jobs.members import HeldFile
@@ -113,6 +113,8 @@ def test_any_named_file_is_taken_but_in_folders_only_media() -> None:
     assert "folder: no audio or video files in this folder" in messages[0]
     assert "gone.mp3: no such file" in messages[2]
     assert "no*thing: matches no audio or video files" in messages[3]
+    with pytest.raises(OptionError, match="name is empty"):  # not the current folder
+        outputs("voice", "")
 
 
 def test_links_and_pipes() -> None:
@@ -167,7 +169,7 @@ def test_lists(separator: str) -> None:
     away = str(Path("away").absolute())
     os.chdir("in")
     listed = ["a.mp3", "b/", f"{away}/e.wav", "../away/f/", "outside/d.wav", "./b/c.wav"]
-    listed += ["gone.mp3"]
+    listed += ["gone.mp3", "  "]
     text = separator.join([*listed, "b/notes.txt", ""]).encode()  # as `find` writes it
     root = str(Path.cwd()).lstrip("/")
     assert outputs("-", stdin=text) == {

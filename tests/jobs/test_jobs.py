@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from slimwhisper.files import InputFile
+from slimwhisper.jobs.job import STOPPED
 from slimwhisper.jobs.journal import JOURNAL_NAME
 from slimwhisper.jobs.writers import Files
 from tests.support.fake_model import FakeModel
@@ -93,6 +95,8 @@ def test_plain_files(run: Any, fake_model: FakeModel) -> None:
     """They have no journal; one alone is printed as it is decoded."""
     assert run("in/a.wav", "in/b/a.mp3").out.startswith("in/a.wav:\n[")
     assert written() == {"a.txt": "one\n", "a.mp3.txt": "three\n"}
+    Path("-dash.wav").touch()
+    assert "write ./-dash.wav for the file" in run("-dash.wav").err
     assert not (Path("out") / JOURNAL_NAME).exists()
     assert run("in/a.wav", "--journal", "True").out == "[00:00.000 --> 00:01.500]  one\n"
     assert statuses() == {"a.wav": "done"}
@@ -124,6 +128,14 @@ def test_outputs_that_cannot_be_written_are_tried_again(run: Any, fake_model: Fa
     fake_model.taken.clear()
     assert run("in").status == 1 and fake_model.taken == [Path("in/b/a.wav")]
     assert written() == GOOD
+
+
+def test_a_full_disk_ends_the_job(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr("slimwhisper.files.atomic_write", full)
+    done = run("in")
+    assert done.status == 1 and done.err.count("No space left") == 1 and STOPPED in done.err
+    assert statuses() == {"a.wav": "unwritten"}
 
 
 def test_the_output_folder_is_deleted_during_a_job(
@@ -251,10 +263,14 @@ def test_json_lines_tell_what_is_wrong(run: Any) -> None:
     done = run("in", "--log_json", "True")
     assert done.status == 1 and "cannot be written" in done.err
     assert json.loads(done.out)["event"] == "error"
-    warned = run("in", "-o", "o", "--log_json", "True", "--word_timestamps", "True",
-                 "--max_line_count", "2")  # fmt: skip
-    first = json.loads(warned.out.splitlines()[0])
-    assert first["event"] == "warning" and "no effect without" in first["message"]
+    idle = "--max_line_count 2 --highlight_words True --token_logprobs True --retry_failed True"
+    words = f"-o o --log_json True --word_timestamps True --hotwords in/a.wav {idle}".split()
+    events = [json.loads(line) for line in run("in/a.wav", *words).out.splitlines()]
+    warned = [event["message"] for event in events if event["event"] == "warning"]
+    names = "max_line_count highlight_words token_logprobs hot_words? retry_failed".split()
+    assert all(name in line for name, line in zip(names, warned, strict=True))
+    again = run("in", "-o", "o", "--retry_failed", "True", "--hotwords", "one")
+    assert "warning" not in again.err
 
 
 def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

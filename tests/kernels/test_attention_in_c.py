@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.kernels import blocks
-from slimwhisper.kernels.attention import Latent
+from slimwhisper.kernels.attention import ALL, Latent
 from slimwhisper.kernels.blocks import encoder_attention
 from slimwhisper.kernels.cpu.library import Library
 from tests.kernels.conftest import variant
@@ -32,7 +32,7 @@ def test_of_a_decoder(any_c: Library, seed: int, threads: int) -> None:
         if call.latent is None:
             return any_c.heads(call.queries, *stored, call.reads)
         scale, latent = call.queries.shape[-1] ** -0.5, Latent(stored[0][:, 0])
-        return any_c.latent(call.queries, latent, scale, call.reads)
+        return any_c.latent(call.queries, latent, scale, call.reads, None)
 
     with threads_of(threads):
         found = attend(call.keys, call.values)
@@ -50,28 +50,25 @@ def test_scores_far_apart_and_alike(c: Library) -> None:
     z = noise(1, 300, 32)
     z[0, 290] = 40 * z[0, 0]
     for scale in (0.0, 1.0, 30.0):
-        found = c.latent(z[:, :2].contiguous(), Latent(z), scale)
+        found = c.latent(z[:, :2].contiguous(), Latent(z), scale, ALL, None)
         expected = (z[:, :2].double() @ z.double().mT * scale).softmax(-1) @ z.double()
         assert_near(found, expected)
 
 
 def test_what_it_leaves_to_pytorch(c: Library) -> None:
     z, keys = Latent(noise(1, 9, 32)), noise(1, 3, 9, 32)
-    assert c.latent(noise(1, 2, 24), Latent(noise(1, 9, 24)), 1.0) is None
+    assert c.latent(noise(1, 2, 24), Latent(noise(1, 9, 24)), 1.0, ALL, None) is None
     assert c.attend(noise(1, 3, 2, 32), keys, noise(1, 3, 11, 32)[:, :, :9], 1.0) is None
     assert c.attend(noise(1, 3, 2, 32), keys.mT.contiguous().mT, keys, 1.0) is None
     with FlopCounterMode(display=False):  # as all need that watch operators
         assert c.linear(noise(1, 64), noise(8, 64)) is None
-        assert c.latent(noise(1, 2, 32), z, 1.0) is None
+        assert c.latent(noise(1, 2, 32), z, 1.0, ALL, None) is None
 
 
 # -- an encoder's ---------------------------------------------------------------------------------
 
-VARIANTS = ("wide", "narrow", "bfloat16")
 
-
-def encoders(name: str) -> Library:
-    found = variant(name)
+def encoders(found: Library) -> Library:
     if not found.has_encoder_attention:
         pytest.skip("a processor other than x86")
     return found
@@ -102,7 +99,7 @@ def test_an_encoders_rounds_as_pytorch_does(
     name: str, dtype: torch.dtype, width: int, positions: int, threads: int
 ) -> None:
     """At most twice the error, as scaled queries are rounded too."""
-    c, (q, k, v) = encoders(name), side_by_side(positions, width, dtype)
+    c, (q, k, v) = encoders(variant(name)), side_by_side(positions, width, dtype)
     with threads_of(threads):
         found = c.encoder_attention(q, k, v)
     assert found is not None and found.dtype == dtype and found.is_contiguous()
@@ -115,7 +112,7 @@ def test_an_encoders_rounds_as_pytorch_does(
 @given(width=WIDTHS, positions=st.sampled_from([*POSITIONS, 600]), threads=THREADS)
 def test_whole_numbers_round_less_than_bfloat16(width: int, positions: int, threads: int) -> None:
     """With AVX2, where int8 lets it round: also with a query, a key and a value of other sizes."""
-    c, (q, k, v) = encoders("narrow"), side_by_side(positions, width, FLOAT32)
+    c, (q, k, v) = encoders(variant("narrow")), side_by_side(positions, width, FLOAT32)
     for operand, factor in ((q, 3), (k, 2), (v, 20)):
         operand[0, -1] *= factor
     with threads_of(threads):
@@ -127,7 +124,7 @@ def test_whole_numbers_round_less_than_bfloat16(width: int, positions: int, thre
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_whole_numbers_keep_what_is_not_finite(which: int) -> None:
-    c, operands = encoders("narrow"), [noise(1, 70, 2, 16) for _ in range(3)]
+    c, operands = encoders(variant("narrow")), [noise(1, 70, 2, 16) for _ in range(3)]
     zero = c.encoder_attention(*(torch.zeros_like(t) for t in operands), rounded=True)
     assert zero is not None and not zero.any()
     for value in (float("nan"), float("inf")):
@@ -138,10 +135,9 @@ def test_whole_numbers_keep_what_is_not_finite(which: int) -> None:
         assert hit.isnan().all()
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_an_encoders_scores_far_apart_and_what_it_leaves(name: str) -> None:
+def test_an_encoders_scores_far_apart_and_what_it_leaves(any_c: Library) -> None:
     """Where e^x underflows, and where a later position takes all."""
-    c = encoders(name)
+    c = encoders(any_c)
     q, k, v = noise(3, 1, 300, 2, 64, dtype=c.dtype).unbind(0)
     k[0, 290] = 40 * q[0, 0]
     found = c.encoder_attention(q, k, v)
@@ -155,10 +151,9 @@ def test_an_encoders_scores_far_apart_and_what_it_leaves(name: str) -> None:
 
 
 @pytest.mark.parametrize("amx", [False, True])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_which_of_them_is_taken(name: str, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_of_them_is_taken(any_c: Library, amx: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """C's, also where int8 lets it round; but not in bfloat16 with AMX, nor in float64."""
-    c = encoders(name)
+    c = encoders(any_c)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
     monkeypatch.setattr(blocks, "library", lambda dtype: c if dtype == c.dtype else None)
     taken: list[str] = []

@@ -1,9 +1,6 @@
 """Every kernel compiles as it is launched, for GPUs that are not here, and fits them."""
 
 import json
-import os
-import subprocess
-import sys
 from itertools import product
 from typing import Any
 
@@ -13,6 +10,7 @@ pytest.importorskip("triton")
 
 from bench.compilation import ROCM_SHARED, SHARED, Variant, jobs
 from slimwhisper.kernels.configurations import TritonDevice, configurations, find_configuration
+from tests.support.command import python
 from tests.support.paths import ROOT
 
 FEW = "--width 1280 --capabilities 100 120"
@@ -20,12 +18,7 @@ FEW = "--width 1280 --capabilities 100 120"
 
 def compiled(*flags: str) -> list[dict[str, Any]]:
     """In another process: here Triton interprets."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "bench" / "compilation.py", "--some", *flags],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-    )
+    done = python(f"{ROOT}/bench/compilation.py", "--some", *flags, TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 

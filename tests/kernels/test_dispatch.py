@@ -76,13 +76,17 @@ def test_what_triton_leaves_to_pytorch() -> None:
     assert dict(kernels.used) == {("latent", "torch"): 2, ("heads", "torch"): 2}
 
 
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Kernels:
+    """Those of which one, when it is called, raises this."""
+    monkeypatch.setattr(latent_kernel, "split_latent", Mock(side_effect=error))
+    return Kernels(CPU, torch.float32, "triton")
+
+
 @needs_interpreter
 def test_a_failing_kernel_gives_one_warning_and_pytorch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fault = RuntimeError("Failed to find C compiler.\nPlease specify one")
-    monkeypatch.setattr(latent_kernel, "split_latent", Mock(side_effect=fault))
-    kernels = Kernels(CPU, torch.float32, "triton")
+    kernels = failing(monkeypatch, RuntimeError("Failed to find C compiler.\nPlease specify one"))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             found = attend(kernels)
@@ -99,8 +103,7 @@ def test_an_error_of_the_device_is_raised(
     error: type[RuntimeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch would fail as well, with a second error that hides the first."""
-    monkeypatch.setattr(latent_kernel, "split_latent", Mock(side_effect=error("CUDA error: 700")))
-    kernels = Kernels(CPU, torch.float32, "triton")
+    kernels = failing(monkeypatch, error("CUDA error: 700"))
     with pytest.raises(error, match="CUDA"):
         attend(kernels)
     assert not kernels.failures
@@ -108,9 +111,7 @@ def test_an_error_of_the_device_is_raised(
 
 def test_a_failed_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton raises a RuntimeError of its own for it; the device tells whether it still works."""
-    fault = RuntimeError("Triton Error [CUDA]: misaligned address")
-    monkeypatch.setattr(latent_kernel, "split_latent", Mock(side_effect=fault))
-    kernels = Kernels(CPU, torch.float32, "triton")
+    kernels = failing(monkeypatch, RuntimeError("Triton Error [CUDA]: misaligned address"))
     kernels.device = torch.device("cuda", 0)
     monkeypatch.setattr("slimwhisper.kernels.dispatch.on_device", lambda _: nullcontext())
     failed = torch.AcceleratorError("CUDA error: misaligned address")

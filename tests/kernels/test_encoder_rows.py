@@ -15,7 +15,7 @@ from slimwhisper.kernels import blocks as blocks_module
 from slimwhisper.kernels import dispatch
 from slimwhisper.kernels import linear as linear_module
 from slimwhisper.kernels.blocks import PART, BlockWeights, Layer, Pair, encoder_rows
-from slimwhisper.kernels.cpu.library import NATIVE, Library, library
+from slimwhisper.kernels.cpu.library import Library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import Quantized, Tiled, linear, quantize
 from slimwhisper.model.encoder import Encoder
@@ -28,18 +28,15 @@ CPU = torch.device("cpu")
 DIMS = tiny_dims(width=128, heads=2)
 
 
-@pytest.fixture(params=["wide", "narrow"], autouse=True)
-def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+@pytest.fixture(autouse=True)
+def compiled(c: Library, monkeypatch: pytest.MonkeyPatch) -> Library:
     """With AVX-512, where the processor has it, as if there were no AMX; and with AVX2."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    if library() is None:
-        pytest.skip("kernels/cpu is not compiled here")
-    variant = Library(NATIVE, wide=request.param == "wide")
-    if "encoder_rows" not in variant.functions:
+    if "encoder_rows" not in c.functions:
         pytest.skip("an encoder's rows are computed in C on x86")
     for user in (blocks_module, linear_module, dispatch):
-        monkeypatch.setattr(user, "library", lambda *_: variant)
-    return variant
+        monkeypatch.setattr(user, "library", lambda *_: c)
+    return c
 
 
 def block(d: int, wide: int, int8: bool = True) -> BlockWeights:

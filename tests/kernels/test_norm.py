@@ -10,11 +10,7 @@ from slimwhisper.kernels.attention import CacheWrite, Latent, add_norm
 pytest.importorskip("triton")
 
 from slimwhisper.kernels.gpu.norm import add_norm_by_triton, e4m3_of
-from tests.kernels.test_triton_kernels import DEVICE, DTYPES
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+from tests.kernels.test_triton_kernels import DEVICE, DTYPES, normal
 
 
 def affine(width: int) -> tuple[Tensor, Tensor]:

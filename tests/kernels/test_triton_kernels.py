@@ -47,7 +47,7 @@ def fresh_memory_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", filled)
 
 
-def normal(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return drawn.to(DEVICE, dtype)
 

@@ -150,7 +150,7 @@ def test_an_asynchronous_source(digits: SlimWhisper, audio: np.ndarray) -> None:
     assert isinstance(asyncio.run(listen(microphone(1000), most=1))[0], SpeechStarted)
     with pytest.raises(OSError, match="unplugged"):
         asyncio.run(listen(microphone(0, OSError("unplugged"))))
-    with pytest.raises(AudioError, match="not finite"):
+    with pytest.raises(AudioError, match="infinite"):
         asyncio.run(listen(microphone(0)))
     assert closed == [1, 1000, 0, 0]
     assert not [t for t in threading.enumerate() if t.name == "slimwhisper-live"]
@@ -179,6 +179,7 @@ def test_a_stream_that_others_feed(digits: SlimWhisper, audio: np.ndarray) -> No
         next(iter(live))
     live = digits.live()
     live.append(audio)
+    assert live._commands.qsize() > 5, "others get their turns between the seconds of a long piece"
     live.close()
     assert list(live) == []
 

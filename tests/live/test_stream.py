@@ -8,11 +8,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.checkpoint.load import GenerationSettings
-from slimwhisper.engine.requests import Answer, Decoded, Languages, Request, Window
+from slimwhisper.engine.requests import (
+    Align,
+    Alignment,
+    Answer,
+    Decoded,
+    Languages,
+    Request,
+    Window,
+)
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, TextUpdate, UtteranceEnded
@@ -52,12 +61,17 @@ def ends_of(events: list[LiveEvent]) -> list[UtteranceEnded]:
     return [e for e in events if isinstance(e, UtteranceEnded)]
 
 
-@pytest.mark.parametrize("words", [True, False])
-def test_all_that_is_said_is_committed_once(words: bool) -> None:
-    """Phrases of up to 24 s in windows of 10 s, so buffers are cut between words."""
+@pytest.mark.parametrize(("words", "context"), [(True, 448), (False, 448), (True, 48)])
+def test_all_that_is_said_is_committed_once(words: bool, context: int) -> None:
+    """Phrases of up to 24 s in windows of 10 s, so buffers are cut between words. With what was
+    said before, there is always room for the text.
+    """
     phrases = [*talk(random.Random(5), 2, 12), list(range(10)) * 6]
-    stream, reader = begin(replace(PLAIN, words=words))
+    stream, reader = begin(replace(PLAIN, words=words), replace(DIMS, n_text_ctx=context))
     events = play(stream, reader, [speech(phrases, 0.9), speech([[]], 0.9)])
+    rules = [w.rules for w in reader.windows if w.rules is not None]
+    lengths = [len(w.prompt) + r.sample_len for w, r in zip(reader.windows, rules, strict=True)]
+    assert max(lengths) < context
     assert texts(events) == [text(p) for p in phrases]
     assert stream.ended and stream.merged == 0 and stream.backlog == 0
     ended = ends_of(events)
@@ -299,6 +313,24 @@ def test_prompt_and_hot_words() -> None:
     assert {w.sot_index for w in reader.windows} == {0}, "nothing before the utterance"
 
 
+def test_a_loop_in_which_no_word_has_a_time_fits_into_the_context() -> None:
+    stream, reader = begin(dims=replace(DIMS, n_text_ctx=48))
+    rng, lengths = random.Random(0), list[int]()
+
+    def loops(request: Request) -> Answer:
+        if isinstance(request, Align):
+            size = len(request.before) + len(request.text) + 1
+            nowhere = torch.zeros(1, size, 500)
+            return Alignment(request.text, len(request.before), nowhere, (0.9,) * size)
+        assert isinstance(request, Window) and request.rules is not None
+        lengths.append(request.rules.sample_len)
+        return Decoded(tuple(rng.choices(reader.tokens, k=5)), -0.1, 0.0, 0.0, 0, (-0.1,) * 6)
+
+    reader.answer = loops  # type: ignore[method-assign]
+    (ended,) = ends_of(play(stream, reader, [speech([[*range(10)] * 9], 0.1)]))
+    assert len(ended.segments) > 1 and min(lengths) > 0
+
+
 def test_marks_alone_are_no_text() -> None:
     stream, reader = begin()
     answer, dots = reader.answer, tuple(reader.tokenizer.encode(" ... ?"))
@@ -334,6 +366,8 @@ def test_bad_input() -> None:
     for bad in ([0.0, np.nan], [np.inf], np.zeros((2, 8)), np.zeros(8, np.int16)):
         with pytest.raises(AudioError, match="float32"):
             stream.append(bad)
+    with pytest.raises(AudioError, match="32768"):
+        stream.append(np.full(8, -2e4))
     assert texts(play(stream, reader, [speech([[1]], 0.1)])) == ["one"]
     with pytest.raises(OptionError, match="finished"):
         stream.append(ONE_SAMPLE)

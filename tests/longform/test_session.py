@@ -394,8 +394,8 @@ def test_the_window_is_partitioned(stamps: list[int], frames: int, after: int, e
     ("stamps", "times"),
     [
         ((0, 5, 5, 12), [(30, 35), (35, 40)]),  # the recording ends at 40 s
-        ((0, 12, 12, 14), [(30, 40), (39.98, 40)]),  # the text stays
-        ((11, 12, 21, 29), [(39.98, 40), (39.98, 40)]),
+        ((0, 12, 12, 14), [(30, 39.98), (39.98, 40)]),  # the text stays
+        ((11, 12, 21, 29), [(39.96, 39.98), (39.98, 40)]),
         ((0, 9, 9, 9, 12, 12), [(30, 39), (39, 39), (40, 40)]),  # without a length, as in whisper
     ],
 )

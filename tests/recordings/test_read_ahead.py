@@ -8,7 +8,7 @@ import pytest
 
 from slimwhisper.errors import AudioError, SlimWhisperError
 from slimwhisper.recordings.transcribe import Loader
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually, forked
 
 WORKERS = 2
 
@@ -51,6 +51,7 @@ def test_no_more_than_so_many_are_taken_ahead(ahead: int) -> None:
 
 
 def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
+    """A child of fork has no thread that would read it, and does not wait for one."""
     go = threading.Event()
 
     def sources() -> Iterator[int]:
@@ -63,8 +64,15 @@ def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
     assert loading.next(block=True) == (1, 1)
     assert loading.next(block=False) is None
     assert not loading.exhausted
+
+    def refuses() -> bool:
+        with pytest.raises(SlimWhisperError, match="forked"):
+            loading.next(block=True)
+        return True
+
+    refused = forked(refuses)
     go.set()
-    assert loading.next(block=True) == (2, 2)
+    assert refused() and loading.next(block=True) == (2, 2)
     with pytest.raises(OSError, match="the folder is gone"):
         loading.next(block=True)
     assert loading.exhausted

@@ -17,7 +17,7 @@ from slimwhisper.recordings.passes import passes_of, with_logprobs
 from slimwhisper.recordings.speech import SpeechRecording
 from slimwhisper.recordings.transcribe import make_recording
 from slimwhisper.tokens.vocabulary import get_vocabulary
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import Segment, Transcript, Word
 from tests.support.checkpoints import tiny_dims
 from tests.support.parity import differences
 from tests.support.scripted import segment as plain_segment
@@ -57,20 +57,18 @@ def phrases() -> Phrases:
 
 
 def test_pieces_have_the_recordings_own_times(digits: SlimWhisper, phrases: Phrases) -> None:
-    result = digits.transcribe(phrases.audio, parallel=True, temperature=0, word_timestamps=True)
+    options: dict[str, Any] = {"parallel": True, "temperature": 0, "word_timestamps": True}
+    result = digits.transcribe(phrases.audio, **options)
     texts = [s for s in result["segments"] if s["text"]]
     assert [s["id"] for s in result["segments"]] == list(range(len(result["segments"])))
     assert [s["start"] for s in texts] == sorted(s["start"] for s in texts)
     for segment in texts:  # it may span a pause, but begins and ends with its words
         first, last = segment["words"][0], segment["words"][-1]
-        assert first["start"] <= segment["start"] <= segment["end"] <= last["end"]
+        assert (segment["start"], segment["end"]) == (first["start"], last["end"])
     words = [w for s in texts for w in s["words"]]
     assert words and all(phrases.holds(w["start"], w["end"]) for w in words)
     assert jiwer.wer(" ".join(phrases.words), result["text"].strip()) <= 1 / 12
-    again = digits.transcribe(
-        phrases.audio, parallel=True, temperature=0, word_timestamps=True, batch_size=1
-    )
-    assert not differences(again, result)
+    assert not differences(digits.transcribe(phrases.audio, **options, batch_size=1), result)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +83,19 @@ def test_pieces_have_the_recordings_own_times(digits: SlimWhisper, phrases: Phra
 )
 @pytest.mark.parametrize("mode", ["parallel", "vad_filter"])
 def test_segments_at_a_pause_that_was_left_out(
-    mode: str,
-    start: float,
-    end: float,
-    expected: tuple[float, float],
-    digits: SlimWhisper,
+    mode: str, start: float, end: float, expected: tuple[float, float], digits: SlimWhisper
 ) -> None:
     """Of 10 s, between the first and the last ten."""
     samples = ArraySamples(np.zeros(480_000, np.float32))
     passes = Passes(speech=[(0, 160_000), (320_000, 480_000)])
     recording = SpeechRecording(samples, digits.network, Options(**{mode: True}), passes)
-    found = recording._with_original_times(plain_segment(0, 0, start, end, "one", []))
+    segment = plain_segment(0, 0, start, end, "one", [])
+    found = recording._with_original_times(segment)
     assert (found.start, found.end) == expected
+    words = [Word("one", a, a + 0.1, 1.0) for a in (start, end - 0.1)]
+    found = recording._with_original_times(replace(segment, words=words))
+    edges = found.words[0].start, found.words[-1].end  # type: ignore[index]
+    assert (found.start, found.end) == edges and edges[1] - edges[0] >= end - start - 1e-9
     recording.close()
 
 

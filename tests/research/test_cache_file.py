@@ -137,11 +137,7 @@ def test_wrong_files(
 @given(st.data())
 def test_damaged_files(path: Path, data: st.DataObject) -> None:
     """Cut anywhere, lengthened, or changed anywhere: one line, or the same caches."""
-    raw(
-        path,
-        {"cross.0.rotation": torch.ones(8, 8), "cross.1.rotation": torch.ones(8, 8)},
-        cross=FIRST,
-    )
+    raw(path, LEARNED, cross=FIRST)
     whole = path.read_bytes()
     at, size = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 8))
     noise = data.draw(st.binary(max_size=8))

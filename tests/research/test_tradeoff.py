@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import soundfile
@@ -129,11 +130,8 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
         row = replace(ROW, cross=pair.cross, self_=pair.self_)
         return replace(row, kept_cross=kept, reference_words=0)
 
-    class Reference:
-        recordings = (None, None)
-
     monkeypatch.setattr(Comparison, "measure", measure)
-    monkeypatch.setattr(Comparison, "reference", Reference)
+    monkeypatch.setattr(Comparison, "reference", SimpleNamespace(recordings=(None, None)))
     specs = ("--specs", "slim", "slim8", "first:frames=300+x")
     run = run_cli("tradeoff", "digits", str(audio), *specs)
     assert run.status == 1 and "slimwhisper: e8+x8: not here" in run.err

@@ -316,6 +316,13 @@ def test_what_is_over_is_decoded_at_once() -> None:
     assert shared_engine.idle
 
 
+def test_a_source_whose_last_session_has_no_window_ends() -> None:
+    shared_engine, source = Shared(slots=2), Upload()
+    shared_engine.submit(source, "it")
+    source.next_window = lambda: setattr(source, "remaining", 0)  # type: ignore[method-assign]
+    assert run(shared_engine, 1) == ["it"] and not shared_engine.working
+
+
 @pytest.mark.parametrize("encode_batch", [1, 8])
 def test_cores_are_shared_while_there_are_streams(encode_batch: int) -> None:
     shared_engine = Shared(slots=4, encode_batch=encode_batch)

@@ -1,11 +1,11 @@
 """Several recordings, calls and threads: turns, what is kept, and the same texts as alone."""
 
 import os
-import signal
 import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -19,7 +19,7 @@ from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cores import use_threads, usual_threads
 from slimwhisper.engine import engine as engine_module
 from slimwhisper.engine.engine import Engine, make_engine, slot_bytes
-from slimwhisper.engine.requests import Search
+from slimwhisper.engine.requests import Align, Search
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import Passes
 from slimwhisper.longform.recording import Recording
@@ -31,15 +31,15 @@ from slimwhisper.recordings.speech import SpeechRecording
 from slimwhisper.recordings.transcribe import RecordingSource
 from slimwhisper.service import transcriber as module
 from slimwhisper.service.shared_engine import Submission
-from slimwhisper.service.source import Failed, Finished
+from slimwhisper.service.source import Failed, Finished, Windows
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import Transcript
 from tests.support.parity import differences, transcribe_each
 from tests.support.pretend import models
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.sounds import noise_bursts
-from tests.support.waiting import eventually
-from tests.support.windows import DIMS, VOCABULARY, random_model
+from tests.support.waiting import eventually, forked
+from tests.support.windows import DIMS, VOCABULARY, random_model, windows
 
 QUICK: dict[str, Any] = {"language": "en", "sample_len": 5}
 AUDIO = [noise_bursts(seconds, seed=i) for i, seconds in enumerate((4, 34, 12))]
@@ -210,19 +210,16 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
         assert reached.wait(20)
     use_threads(2)
     torch.ones(10**6).exp()
-    pid = os.fork()
-    if not pid:
-        code = 1
-        signal.alarm(20)
-        try:
-            torch.ones(10**6).exp()
-            *_, last = call.run()
-            code = 0 if isinstance(last, Failed if stepping else Finished) else 2
-        finally:
-            os._exit(code)
+
+    def goes_on() -> bool:
+        torch.ones(10**6).exp()
+        *_, last = call.run()
+        return isinstance(last, Failed if stepping else Finished)
+
+    went_on = forked(goes_on)
     go.set()
     use_threads(usual_threads())
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert went_on()
     assert isinstance(list(call.run())[-1], Finished)
 
 
@@ -250,6 +247,18 @@ def test_a_call_that_is_too_large_fails_alone(
             list(model.transcribe_many(sources, batch_size=64, temperature=0, **QUICK))
     results += first
     assert len(results) == 3 and all(isinstance(r, Transcript) for _, r in results)
+
+
+@pytest.mark.parametrize("aligns", [False, True])
+def test_a_request_that_is_too_long_fails_alone(network: Model, aligns: bool) -> None:
+    call, long = call_of(network, 2), (VOCABULARY.sot,) * (DIMS.n_text_ctx + 1)
+    (window,), begun = windows(1), (VOCABULARY.sot,)
+    source: Any = Windows([replace(window, prompt=begun if aligns else long)])
+    source.accept = lambda *_: Align(begun, long[:-2])
+    call.submit(source, "long")
+    submit(call, "good", recording(20, 3))
+    ends = [type(event) for event in call.run() if isinstance(event, Failed | Finished)]
+    assert ends == [Failed, Finished]
 
 
 def test_each_step_is_told(model: SlimWhisper) -> None:
@@ -281,6 +290,24 @@ def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
     monkeypatch.setattr(Engine, "step", collects)
     assert isinstance(list(kept.run())[-1], Finished)
     assert not dropped.submissions and not transcriber.used
+
+
+def test_what_is_cancelled_leaves_no_trace(network: Model) -> None:
+    """Before a step is made, and while another thread gives the lock back."""
+    transcriber = Transcriber(network)
+    call, lock = transcriber.call(SEARCH, 1), transcriber.lock
+
+    @contextmanager
+    def closes(wait: bool = True) -> Iterator[bool]:
+        with lock(wait) as held:
+            yield held
+            if wait:
+                call.close()
+
+    call.submit(RecordingSource(recording(20, 3)))
+    with patch.object(transcriber, "lock", closes), transcriber.paused():
+        pass
+    assert not call.submissions and not transcriber.working
 
 
 def test_bytes_of_a_slot(network: Model) -> None:

@@ -13,6 +13,7 @@ from slimwhisper.speakers import choice
 from slimwhisper.speakers.choice import SpeakerOptions
 from tests.support.checkpoints import facts_of, tiny_dims
 
+FACTS = facts_of(tiny_dims())
 LINE = "SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n"
 
 
@@ -46,19 +47,17 @@ def test_a_folder_of_voices() -> None:
 
 def test_accepted() -> None:
     for known in ([["Ann", "ann.wav"]], {"Ann": Path("ann.wav")}):  # as JSON has pairs
-        options = make_options(
-            facts_of(tiny_dims()), diarize="embedding", speakers=2, known_speakers=known
-        )
+        options = make_options(FACTS, diarize="embedding", speakers=2, known_speakers=known)
         assert options.known_speakers == (("Ann", "ann.wav"),)
         assert options.word_timestamps, "speakers are assigned by word"
-    assert make_options(facts_of(tiny_dims()), diarize="talk.rttm").diarize == "talk.rttm"
+    assert make_options(FACTS, diarize="talk.rttm").diarize == "talk.rttm"
 
 
 @pytest.mark.parametrize("backend", ["embedding", "pyannote"])
 def test_not_installed(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     monkeypatch.setattr(choice, "missing", lambda backend: ["x"])
     with pytest.raises(DependencyError, match=f"{backend}.* needs x: pip install "):
-        make_options(facts_of(tiny_dims()), diarize=backend)
+        make_options(FACTS, diarize=backend)
 
 
 def test_what_is_missing_is_found_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,6 @@ from slimwhisper import cli
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import OptionError
 from tests.support.spoken import spoken_words
-from tests.support.voices import made_up_voices
-
-__all__ = ["made_up_voices"]
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +29,19 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "talk.wav"
 
 
+def every(result: dict[str, Any], name: str) -> list[Any]:
+    """The words or tokens of all segments."""
+    return [each for segment in result["segments"] for each in segment[name]]
+
+
 def test_segments_are_cut_by_speaker(digits: SlimWhisper, talk: Path) -> None:
     plain = digits.transcribe(talk, temperature=0, word_timestamps=True)
     result = digits.transcribe(talk, temperature=0, diarize=str(talk.with_suffix(".rttm")))
     assert result["text"] == plain["text"]
-    words = [w for s in result["segments"] for w in s["words"]]
-    assert [{k: v for k, v in w.items() if k != "speaker"} for w in words] == [
-        w for s in plain["segments"] for w in s["words"]
-    ]
+    words = every(result, "words")
+    assert [{k: v for k, v in w.items() if k != "speaker"} for w in words] == every(plain, "words")
     assert [w["speaker"] for w in words] == ["Ann"] * 3 + ["Bob"] * 3
-    assert [t for s in result["segments"] for t in s["tokens"]] == [
-        t for s in plain["segments"] for t in s["tokens"]
-    ]
+    assert every(result, "tokens") == every(plain, "tokens")
     tokenizer = digits.network.vocabulary.tokenizer("en", "transcribe")
     for segment in result["segments"]:
         text = [t for t in segment["tokens"] if digits.network.vocabulary.is_text(t)]

@@ -13,9 +13,7 @@ from slimwhisper.speakers import embedding
 from slimwhisper.speakers.diarize import find_speakers, prepare
 from slimwhisper.speakers.embedding import FIELD, FRAME, FRAMES, find_centres, find_turns, unit
 from slimwhisper.speakers.known import name_known
-from tests.support.voices import BandSegmentation, made_up_voices, sound
-
-__all__ = ["made_up_voices"]
+from tests.support.voices import BandSegmentation, sound
 
 pytestmark = pytest.mark.usefixtures("made_up_voices")
 

@@ -12,9 +12,7 @@ from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.live.types import SpeakersNamed, UtteranceEnded
 from slimwhisper.speakers.live import LiveSpeakers
 from tests.support.paths import SAMPLES
-from tests.support.voices import made_up_voices, sound
-
-__all__ = ["made_up_voices"]
+from tests.support.voices import sound
 
 pytestmark = pytest.mark.usefixtures("made_up_voices")
 

@@ -85,9 +85,8 @@ def test_a_bad_line_of_a_manifest_costs_itself_alone(tmp_path: Path, bad: bytes)
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
 def test_manifests_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "m.jsonl"
-    path.write_bytes(
-        lines({"audio_filepath": "ü.wav"}, {"audio_filepath": "b.wav"}).encode(encoding)
-    )
+    rows = lines({"audio_filepath": "ü.wav"}, {"audio_filepath": "b.wav"})
+    path.write_bytes(rows.encode(encoding))
     assert [f.output for f in found(str(path))] == ["ü.wav", "b.wav"]
     path.write_bytes(PHONE.read_bytes())
     assert problems(str(path)) == [f"{path}: is no text, so no manifest; give recordings by name"]
@@ -96,9 +95,8 @@ def test_manifests_in_any_encoding(tmp_path: Path, encoding: str) -> None:
 def test_archives(store: Any) -> None:
     files = {"k/1.wav": b"one", "k/1.txt": b"no", "../2.flac": b"two", "/3.mp3": b"three"}
     files |= {"k/._1.wav": b"no", "__MACOSX/k/1.wav": b"no", "./k/code.ts": b"import x"}
-    fill(
-        store, {f"w/s{n}.tar": tar_of(files) for n in range(3)} | {"w/z.tgz": tar_of(files, "w:gz")}
-    )
+    fill(store, {f"w/s{n}.tar": tar_of(files) for n in range(3)})
+    fill(store, {"w/z.tgz": tar_of(files, "w:gz")})
     assert listed("memory://w/s0.tar") == {
         "tar://k/1.wav::memory://w/s0.tar": "s0.tar/k/1.wav",
         "tar://../2.flac::memory://w/s0.tar": "s0.tar/outside/2.flac",
@@ -172,11 +170,8 @@ def table(columns: Any) -> bytes:
 
 
 def test_tables_that_name_no_recordings(store: Any) -> None:
-    fill(
-        store,
-        {"t/x.parquet": table({"flac": [None]}), "t/p.parquet": table({"path": [None, "a.wav"]})},
-    )
-    fill(store, {"t/no.parquet": b"no table"})
+    fill(store, {"t/x.parquet": table({"flac": [None]}), "t/no.parquet": b"no table"})
+    fill(store, {"t/p.parquet": table({"path": [None, "a.wav"]})})
     for name, column, problem in (
         ("x", "flac", "#row=0: has no bytes"),
         ("x", None, "no column audio_filepath or audio or path or uri or url or file"),

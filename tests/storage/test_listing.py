@@ -100,14 +100,15 @@ def test_patterns_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "shards" / f"{number}" / "s.tar"
         path.parent.mkdir(parents=True)
         path.write_bytes(tar_of({"a.wav": b"x"}))
-    there = f"{tmp_path}/shards"
-    expected = {f"tar://a.wav::{there}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
-    assert listed("shards/*/s.tar") == listed(f"{there}/**/*.tar") == expected
+
+    def there(folder: str) -> dict[str, str]:
+        return {f"tar://a.wav::{folder}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
+
+    shards = f"{tmp_path}/shards"
+    assert listed("shards/*/s.tar") == listed(f"{shards}/**/*.tar") == there(shards)
     assert "shards/none.tar: no recordings there" in problems("shards/none.tar")[0]
     (tmp_path / "shards").rename(tmp_path / "s [1]")  # a folder that exists is no pattern
-    here = f"{tmp_path}/s [1]"
-    expected = {f"tar://a.wav::{here}/{n}/s.tar": f"{n}/s.tar/a.wav" for n in range(2)}
-    assert listed("s [1]/*/s.tar") == expected
+    assert listed("s [1]/*/s.tar") == there(f"{tmp_path}/s [1]")
     assert list(listed("s [1]/0/s.tar").values()) == ["s.tar/a.wav"]
     (tmp_path / "talks").mkdir()
     (tmp_path / "talks" / "a.wav").write_bytes(b"x")

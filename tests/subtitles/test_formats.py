@@ -170,6 +170,8 @@ def test_no_cue_is_without_a_length(format: str, layout: dict[str, Any], words: 
         timed = [(f" w{number}", start, end)] if words else []
         segments += one(f" w{number}", *timed, id=number, start=start, end=end).segments
     segments += one("", start=6.0, end=6.0).segments  # without a text, as whisper has them
+    for time in (0.4, 6.0):
+        segments += one(" absent", start=time, end=time, flags=("not_in_audio",)).segments
     text = written(Transcript("", segments, "en"), format, **layout)
     if format == "lrc":
         found = [seconds(clock) for clock in re.findall(r"\[([\d:.]+)\]", text)]
@@ -183,6 +185,7 @@ def test_no_cue_is_without_a_length(format: str, layout: dict[str, Any], words: 
         assert all(a[1] <= b[0] for a, b in pairwise(times))
         assert times[-1][1] == (6000 if format == "tsv" else 6)
     assert [f"w{i}" in text for i in range(len(SHORT))] == [True] * len(SHORT)
+    assert "absent" not in text
 
 
 def test_what_overlaps_stays_as_it_is() -> None:
@@ -208,6 +211,7 @@ def test_nothing_said_is_a_tag_of_ass(text: str, escaped: str) -> None:
 def test_nothing_said_ends_a_cue() -> None:
     transcript = one(" a --> b\n\n <i>&amp; so")
     assert "a -> b <i>&amp; so\n" in written(transcript, "srt", sentences=True)
+    assert "\ta --> b   <i>&amp; so\n" in written(transcript, "tsv")
     assert "a --&gt; b &lt;i&gt;&amp;amp; so\n" in written(transcript, "vtt", sentences=True)
 
 

@@ -29,7 +29,7 @@ def chromium(*flags: str) -> Iterator[Any]:
 class BrowserPage:
     """The page as a user sees it; counts what it should not do."""
 
-    def __init__(self, browser: Any, url: str, query: str = "", **context: Any) -> None:
+    def __init__(self, browser: Any, url: str, **context: Any) -> None:
         self.url = url
         self.context = browser.new_context(**context)
         self.context.set_default_timeout(WAIT)
@@ -37,7 +37,7 @@ class BrowserPage:
         self.page = self.context.new_page()
         self.page.on("request", self._check_request)
         self.page.on("pageerror", lambda error: self.strange.append(str(error)))
-        self.arrive(url + query)
+        self.arrive(url)
         self.page.wait_for_selector("#sw-go")
 
     def arrive(self, address: str) -> None:
@@ -51,17 +51,13 @@ class BrowserPage:
         """Close it as its user would."""
         self.context.close()
 
-    def add(self, *files: Any) -> None:
-        """Files, or {"name", "mimeType", "buffer"}."""
+    def go(self, *files: Any) -> None:
+        """Add files, or {"name", "mimeType", "buffer"}, and transcribe them."""
         paths = [str(f) if isinstance(f, Path) else f for f in files]
         self.page.set_input_files("#sw-files input[type=file]", paths)
         self.page.wait_for_function(
             "n => document.querySelectorAll('#sw-files .file').length === n", arg=len(files)
         )
-
-    def go(self, *files: Any) -> None:
-        """Add files, and transcribe them."""
-        self.add(*files)
         self.page.click("#sw-go")
 
     def ended(self, count: int) -> None:
@@ -76,6 +72,12 @@ class BrowserPage:
     def card(self, name: str) -> Any:
         """What is shown of one file."""
         return self.page.locator(".sw-file").filter(has_text=name).first
+
+    def downloaded(self, link: Any) -> Path:
+        """The file that a click brings."""
+        with self.page.expect_download() as download:
+            link.click()
+        return Path(download.value.path())
 
     def playing(self, least: float) -> None:
         """Wait until the first file is heard, from some second on."""

@@ -89,9 +89,8 @@ def allocate(
     dtype: torch.dtype = torch.float64,
     device: torch.device = CPU,
 ) -> DecoderCache:
-    return DecoderCache.allocate(
-        plan(cross, own).to(CPU, dtype), slots, FRAMES, LENGTH, group, device
-    )
+    folded = plan(cross, own).to(CPU, dtype)
+    return DecoderCache.allocate(folded, slots, FRAMES, LENGTH, group, device)
 
 
 def serves(spec: str, part: str) -> bool:

@@ -26,7 +26,7 @@ class Run:
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter's answer."""
     command, variables = [sys.executable, *arguments], os.environ | environment
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
 
 
 RunCLI = Callable[..., Run]  # the fixture `run_cli`, which needs no more than the arguments

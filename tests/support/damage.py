@@ -89,21 +89,13 @@ def remove(name: str) -> Damage:
     return lambda folder: (folder / name).unlink()
 
 
-def link_out(name: str) -> Damage:
-    """The sound file lies outside the folder, and a link in its place."""
+def link_out(name: str, to: str = "") -> Damage:
+    """The sound file lies outside the folder, and a link in its place. to: something else."""
 
     def damage(folder: Path) -> None:
         outside = folder.parent / f"outside-{name}"
         shutil.move(folder / name, outside)
-        (folder / name).symlink_to(outside)
-
-    return damage
-
-
-def link_to_itself(name: str) -> Damage:
-    def damage(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).symlink_to(name)
+        (folder / name).symlink_to(to or outside)
 
     return damage
 

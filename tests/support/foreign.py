@@ -74,9 +74,8 @@ def ct2_variables(dims: Dims, state: State) -> dict[str, Tensor]:
         norm(side, "encoder.ln_post" if side == "encoder" else "decoder.ln")
         for i in range(layers):
             theirs, ours = f"{side}/layer_{i}", f"{side}.blocks.{i}"
-            attention(
-                f"{theirs}/self_attention", f"{ours}.attn", (("query", "key", "value"), ("out",))
-            )
+            groups: tuple[tuple[str, ...], ...] = (("query", "key", "value"), ("out",))
+            attention(f"{theirs}/self_attention", f"{ours}.attn", groups)
             if side == "decoder":
                 groups = (("query",), ("key", "value"), ("out",))
                 attention(f"{theirs}/attention", f"{ours}.cross_attn", groups)

@@ -73,12 +73,8 @@ class Table:
         else:
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()
-        tokenizer.add_tokens(
-            [
-                AddedToken(n, special=n in special, normalized=False)
-                for n in sorted((*self.special, *self.added), key=ids.__getitem__)
-            ]
-        )
+        more = sorted((*self.special, *self.added), key=ids.__getitem__)
+        tokenizer.add_tokens([AddedToken(n, special=n in special, normalized=False) for n in more])
         written: dict[str, Any] = json.loads(tokenizer.to_str())
         assert all(ids[token["content"]] == token["id"] for token in written["added_tokens"])
         return written

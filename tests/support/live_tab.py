@@ -57,9 +57,6 @@ class Tab(BrowserPage):
         self.press("Start")
         self.become("running")
 
-    def text(self) -> str:
-        return str(self.page.inner_text(".sw-live"))
-
     def until(self, function: str) -> None:
         self.page.wait_for_function(function)
 

@@ -62,11 +62,9 @@ def attend(
     hidden = torch.ones(len(x), len(source), dtype=torch.bool).triu(1) & causal
     heads = []
     for i, c in enumerate(columns_of(p)):
-        queries, keys, values = (
-            x @ p.w_q[:, c] + p.b_q[c],
-            source @ p.w_k[:, c],
-            source @ p.w_v[:, c],
-        )
+        queries = x @ p.w_q[:, c] + p.b_q[c]
+        keys = source @ p.w_k[:, c]
+        values = source @ p.w_v[:, c]
         if rotations is not None:
             r, r_v = rotations[i]
             queries, keys, values = queries @ r, keys @ r, values @ r_v @ r_v.T

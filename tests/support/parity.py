@@ -21,12 +21,14 @@ def whisper_transcribe(model: Any, audio: np.ndarray, **options: Any) -> dict[st
 
 
 def limited(result: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """whisper's result, whose segments end with the recording at the latest."""
-    for segment in result["segments"]:
+    """whisper's result, whose segments end with the recording, or the next one, at the latest."""
+    for segment in reversed(result["segments"]):
         if segment["end"] > seconds:
             latest = max(seconds - 0.02, segment["seek"] / FRAMES_PER_SECOND)
             latest = latest if segment["start"] < segment["end"] else seconds
             segment.update(start=min(segment["start"], latest), end=seconds)
+            moved = segment["seek"] / FRAMES_PER_SECOND < segment["start"] == latest
+            seconds = latest if moved else seconds
     return result
 
 

@@ -5,6 +5,4 @@ from typing import Any
 
 from tests.support.paths import ROOT
 
-TABLES: dict[str, list[Any]] = tomllib.loads(
-    (ROOT / "tests/app/refusals.toml").read_text(encoding="utf-8")
-)
+TABLES: dict[str, list[Any]] = tomllib.loads((ROOT / "tests/app/refusals.toml").read_text("utf-8"))

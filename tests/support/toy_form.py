@@ -6,10 +6,10 @@ if the same one is used for what is kept and what asks.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -69,11 +69,9 @@ class First(forms.Form):
         )
 
 
-@contextmanager
-def first_form() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def first() -> Iterator[str]:
     """Its name, while it is registered."""
     forms.register(First)
-    try:
-        yield NAME
-    finally:
-        del forms.FORMS[NAME]
+    yield NAME
+    del forms.FORMS[NAME]

@@ -34,10 +34,8 @@ class BandSegmentation:
 
     def __call__(self, audio: NDArray[np.float32]) -> NDArray[np.float32]:
         assert audio.shape == (embedding.WINDOW,) and audio.dtype == np.float32
-        frames = np.lib.stride_tricks.sliding_window_view(audio, embedding.FIELD)[
-            :: embedding.FRAME
-        ]
-        power = np.abs(np.fft.rfft(frames[: embedding.FRAMES])) ** 2
+        fields = np.lib.stride_tricks.sliding_window_view(audio, embedding.FIELD)
+        power = np.abs(np.fft.rfft(fields[:: embedding.FRAME][: embedding.FRAMES])) ** 2
         bands = power[:, : power.shape[1] // BANDS * BANDS].reshape(len(power), BANDS, -1).sum(-1)
         loud = np.where(bands.max(1) > 0.1, (bands.argmax(1) - 1) // 2, -1)
         voices = list(dict.fromkeys(loud[loud >= 0].tolist()))[: embedding.LOCAL]
@@ -52,9 +50,8 @@ class BandVoices:
     def __call__(self, features: torch.Tensor) -> NDArray[np.float32]:
         mean = features.exp().mean(dim=0).numpy()
         hertz = 700 * np.expm1(np.linspace(31.7, 2840, len(mean)) / 1127)
-        power = np.bincount(
-            ((hertz - 500) / 1000).astype(int).clip(0, self.SIZE - 1), mean, self.SIZE
-        )
+        voices = ((hertz - 500) / 1000).astype(int).clip(0, self.SIZE - 1)
+        power = np.bincount(voices, mean, self.SIZE)
         return embedding.unit(power.astype(np.float32))
 
 

@@ -1,5 +1,7 @@
 """Waiting for what happens in other threads and processes."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -12,3 +14,15 @@ def eventually(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return held
+
+
+def forked(holds: Callable[[], bool]) -> Callable[[], bool]:
+    """Begin in a child of fork; the result says whether it held there."""
+    if not (pid := os.fork()):
+        code = 1
+        signal.alarm(round(PATIENCE))
+        try:
+            code = not holds()
+        finally:
+            os._exit(code)
+    return lambda: os.waitpid(pid, 0)[1] == 0

@@ -87,9 +87,7 @@ def test_loops_are_those_of_a_slow_search(
 
 def test_segments_that_repeat_one_another() -> None:
     said = "Where were you?"
-    assert looping([said, "Thank you.", "Thank you.", "Thank you.", "Thank you.", said]) == [
-        *(False, True, True, True, True, False)
-    ]
+    assert looping([said, *["Thank you."] * 4, said]) == [False, *[True] * 4, False]
     assert looping(["Yes.", "No.", "Yes.", "No.", "Yes.", "No.", "Maybe."]) == [False] * 7
     assert looping(["", "", said]) == [False] * 3
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from slimwhisper.commands.live.outputs import open_outputs
 from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
 from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import OptionError, wrap_unexpected
-from slimwhisper.flags import load_chosen
+from slimwhisper.flags import load_chosen, signals_to
 from slimwhisper.live.types import LiveEvent, StreamFailed
 from slimwhisper.text import escape_line
 from slimwhisper.types import SAMPLE_RATE
@@ -114,11 +113,5 @@ def _ended_by_signals(feed: SourceReader) -> Iterator[list[int]]:
         with suppress(OSError):
             os.write(2, b"\nslimwhisper: writing the rest; press Ctrl-C again to stop now\n")
 
-    in_main = threading.current_thread() is threading.main_thread()  # others cannot catch signals
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
+    with signals_to(handle):
         yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -31,11 +31,10 @@ def add_live(commands: Any) -> None:
     g = FlagGroup(p, "source")
     g.add("--rate", type=int, default=SAMPLE_RATE, help="Hz of raw PCM")
     g.add("--channels", type=int, default=1, help="channels of raw PCM, interleaved")
-    for name, help in (
-        ("realtime", "play a file at its own speed [as fast as possible]"),
-        ("allow_url", "SOURCE may be an address; FFmpeg's libraries open it [refuse]"),
-    ):
-        g.add(f"--{name}", action="store_true", default=False, help=help)
+    help = "play a file at its own speed [as fast as possible]"
+    g.add("--realtime", action="store_true", default=False, help=help)
+    help = "SOURCE may be an address; FFmpeg's libraries open it [refuse]"
+    g.add("--allow_url", action="store_true", default=False, help=help)
     g = FlagGroup(p, "outputs")
     help = "text, subtitles, or one line of JSON for each event"
     g.add(*("-f", "--output_format"), choices=FORMATS, default="text", help=help)

@@ -19,7 +19,6 @@ from slimwhisper.audio_formats.ffmpeg import (
     TAGS,
     FFmpegPass,
     choose_stream,
-    converted,
 )
 from slimwhisper.audio_formats.headers import UNKNOWN, is_chunk
 from slimwhisper.audio_formats.names import ADDRESSES, CONTAINERS, LIVE_CONTAINERS, PROTOCOLS
@@ -179,12 +178,9 @@ def _pieces(
         if other is not stream and container.format.name == "hls":  # do not fetch other qualities
             other.discard = Discard.all
     run, samples = FFmpegPass(name, LONGEST_LIVE_GAP if endless else LONGEST_GAP), 0
-    try:
-        for piece in converted(run.frames(container, stream)):
-            samples += len(piece)
-            yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
-    except FFMPEG_ERRORS as error:
-        raise AudioError(f"{name}: cannot be decoded ({error_line(error)})") from error
+    for piece in run.pieces(container, stream, "mono", SAMPLE_RATE):
+        samples += len(piece)
+        yield np.multiply(piece, np.float32(1 / 32768), dtype=np.float32)
     if run.cut_off and not (samples or endless):  # such as an MP4 with its index at its end
         raise AudioError(f"{name}: this kind of file cannot be read as it comes; give its name")
     if run.cut_off or endless:

@@ -117,9 +117,9 @@ class KeptTokens(Buffers):
         self.steps[ids] = 0
         return tokens
 
-    def insert(self, step: DecodeStep) -> Tensor:
+    def insert(self, step: DecodeStep) -> tuple[Tensor, Tensor, Tensor]:
         """Give every row's new token an entry: an empty one, else that of the worst token, which
-        is evicted. Returns the entries' indices, [R, G] int64.
+        is evicted. Returns the entries: rows, groups and places in them, for [R, G].
         """
         ids, now = step.rows.ids, step.positions[:, None, None]
         positions = self.positions[ids].long()
@@ -132,7 +132,7 @@ class KeptTokens(Buffers):
         self.positions[index] = step.positions[:, None].to(torch.int16).expand_as(entry)
         self.scores[index] = 0
         self.steps[ids] += 1
-        return entry
+        return index
 
     def weights(self, x: Tensor, step: DecodeStep) -> Tensor:
         """Products x [R, h, n] of the first n entries -> the weights of attention, 0 for entries
@@ -188,8 +188,7 @@ class KeyformerSelf(SelfLayer):
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores the token, in place of the worst one."""
-        entry, wide = self.kept_tokens.insert(step), self.kept_tokens.wide
-        index = (step.rows.ids[:, None], torch.arange(entry.shape[1], device=entry.device), entry)
+        index, wide = self.kept_tokens.insert(step), self.kept_tokens.wide
         count = min(step.extent, self.kept_tokens.budget)  # entries with a token
         stored = []
         for buffer, new in zip(self.buffers, self.groups.to_store(x), strict=True):

@@ -242,13 +242,10 @@ class Zack(Form):
 
     def learn(self, attention: str, blocks: Sequence[Attention], activations: Activations) -> Self:
         """Ranks depend on all layers."""
-        spectra = [
-            spectrum(
-                block, activations.query_inputs(attention, i), activations.source(attention, i)
-            )
-            for i, block in enumerate(blocks)
-        ]
-        layers = []
+        spectra, layers = [], []
+        for i, block in enumerate(blocks):
+            source = activations.source(attention, i)
+            spectra.append(spectrum(block, activations.query_inputs(attention, i), source))
         sizes = ranks(self, torch.stack([singular for _, singular in spectra]))  # [layers, 2, h]
         for (rotations, _), counts in zip(spectra, sizes, strict=True):
             keys, values = (

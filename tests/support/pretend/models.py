@@ -32,6 +32,8 @@ def made(
     return model
 
 
-def requests(count: int, temperatures: Sequence[float] = (0.0,)) -> list[Window]:
-    made = windows(count, temperatures=temperatures)
+def requests(
+    count: int, temperatures: Sequence[float] = (0.0,), sample_len: int | None = None
+) -> list[Window]:
+    made = windows(count, sample_len, temperatures)
     return [replace(w, mel=w.mel[:, : 2 * FRAMES]) for w in made if w.mel is not None]
