@@ -235,8 +235,8 @@ class Server(uvicorn.Server):
                 task.cancel()
         elif self._page is not None:
             await self._page.shutdown()
-        rest = max(until - time.monotonic(), 0) + CLOSING  # for answers, and unfinished uploads
-        self.config.timeout_graceful_shutdown = round(rest)
+        # for answers, and for uploads that do not end
+        self.config.timeout_graceful_shutdown = round(max(until - time.monotonic(), 0) + CLOSING)
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()  # which Uvicorn leaves out

@@ -23,7 +23,6 @@ from slimwhisper.engine.requests import (
     Retry,
     Window,
 )
-from slimwhisper.errors import warnings_to
 from slimwhisper.longform.options import RecordingOptions
 from slimwhisper.longform.passes import (
     DecodedWindow,
@@ -53,15 +52,10 @@ UNHEARD = 2.0  # seconds of speech after a window's text for which the next wind
 
 
 def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
-    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest. Warns
-    if one begins after it.
-    """
+    """`clip_timestamps` in mel frames; the last clip ends with the recording at the latest."""
     points = [round(t * FRAMES_PER_SECOND) for t in options.clip_seconds] or [0]
     if len(points) % 2:
         points.append(content_frames)
-    latest, end = max(points[::2]) / FRAMES_PER_SECOND, content_frames / FRAMES_PER_SECOND
-    if 0 < latest >= end:
-        warnings_to.get()(f"clip_timestamps: a clip from {latest:g} s is after the end, {end:g} s")
     stops = (min(stop, content_frames) for stop in points[1::2])
     return list(zip(points[::2], stops, strict=True))
 

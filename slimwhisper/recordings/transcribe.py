@@ -15,7 +15,7 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.cores import WORKERS, use_threads
 from slimwhisper.engine.requests import Answer, Request, Window
-from slimwhisper.errors import OptionError, SlimWhisperError, wrap_unexpected
+from slimwhisper.errors import OptionError, SlimWhisperError, warnings_to, wrap_unexpected
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
@@ -23,7 +23,7 @@ from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of, spoken_by
 from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
-from slimwhisper.types import Segment, Transcript
+from slimwhisper.types import SAMPLE_RATE, Segment, Transcript
 
 if TYPE_CHECKING:  # imported where they are asked for
     from slimwhisper.recordings.aligned import AlignedRecording
@@ -42,6 +42,7 @@ def make_recording(
     suffix, for an RTTM file. speaker: of all segments, if there is only one. Raises AudioError,
     DependencyError, OptionError.
     """
+    warn_of_late_clips(len(samples) / SAMPLE_RATE, options, name)
     passes = passes_of(samples, options, name)
     if speaker is not None:
         passes.windows.append(partial(spoken_by, speaker))
@@ -50,6 +51,14 @@ def make_recording(
 
         return SpeechRecording(samples, model, options, passes)
     return Recording(samples, model.dims, options, model.vocabulary, passes)
+
+
+def warn_of_late_clips(end: float, options: Options, name: str) -> None:
+    """Say if a clip begins after a recording of `end` seconds, and so has no text."""
+    latest = max(options.clip_seconds[::2], default=0.0)
+    if 0 < latest >= end:
+        what = f"ends at {end:g} s, before its clip at {latest:g} s"
+        warnings_to.get()(f"{name or 'the recording'} {what}; check clip_timestamps")
 
 
 def split_recording(
@@ -193,9 +202,7 @@ class Loader(Generic[Source, Loaded]):
         if self.exhausted or not (block or is_ready):
             return None
         if not is_ready and os.getpid() != self._process:
-            raise SlimWhisperError(
-                "the process was forked, and nothing reads in the child; transcribe there again"
-            )
+            raise SlimWhisperError("nobody reads ahead after a fork; transcribe again in the child")
         self._count.acquire()
         item = self._items.popleft()
         if isinstance(item, BaseException):
