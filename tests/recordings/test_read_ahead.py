@@ -66,7 +66,7 @@ def test_a_slow_list_holds_nobody_up_and_its_error_comes_last() -> None:
     assert not loading.exhausted
 
     def refuses() -> bool:
-        with pytest.raises(SlimWhisperError, match="forked"):
+        with pytest.raises(SlimWhisperError, match="after a fork"):
             loading.next(block=True)
         return True
 
