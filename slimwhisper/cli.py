@@ -120,7 +120,8 @@ class _Parser(argparse.ArgumentParser):
         for i, word in enumerate(words):
             if word == "--" or (self._subparsers and not word.startswith("-")):
                 break
-            if word[:1] == "-" and word[1:] and os.path.isfile(word):  # noqa: PTH113  (never raises)
+            known = word == "-" or word in self._option_string_actions
+            if word[:1] == "-" and not known and os.path.isfile(word):  # noqa: PTH113  (never raises)
                 self.error(f"{word} is taken for a flag; write ./{word} for the file")
             name, equals, value = word[2:].partition("=")
             if word.startswith("--") and " " not in name:

@@ -374,9 +374,8 @@ class LoadedModel:
         try:
             requested = torch.device(device)
         except RuntimeError:
-            raise OptionError(
-                f"device {str(device)!r} is not a device, such as cpu or cuda"
-            ) from None
+            what = f"device {str(device)!r} is not a device"
+            raise OptionError(f"{what}, such as cpu or cuda") from None
         if requested.type != current.type or requested.index not in (None, current.index or 0):
             remedy = f'load it there, with load_model(name, device="{requested}")'
             raise OptionError(f"{self.network.name} is on {current} and does not move; {remedy}")

@@ -120,7 +120,9 @@ def load_model(
         raise OptionError(f"name {name!r}: give a name such as turbo, or a path")
     cache = fspath(cache)
     try:
-        memory = None if cache_memory is None else parse_size(str(cache_memory))
+        memory = parse_size(cache_memory) if isinstance(cache_memory, str) else cache_memory
+        if memory is not None and not memory > 0:
+            raise ValueError(f"'{cache_memory}' is not a size above 0, in bytes")
     except ValueError as error:
         raise OptionError(f"cache_memory: {error}") from None
     forms = choose_forms(cache, cross_cache, self_cache, cache_dtype)

@@ -6,6 +6,7 @@ transcription. The command line, the HTTP API and the journal of a job follow fr
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -228,9 +229,10 @@ def check_count(name: str, count: int, least: int = 1) -> int:
     Raises:
         OptionError: When it is not whole, or smaller.
     """
-    if not hasattr(count, "__index__") or count < least:
-        raise OptionError(f"{name} {count!r} is not a whole number from {least}")
-    return index(count)
+    with suppress(TypeError):
+        if index(count) >= least:
+            return index(count)
+    raise OptionError(f"{name} {count!r} is not a whole number from {least}")
 
 
 def check_names(kind: type, given_names: Iterable[str]) -> None:

@@ -129,7 +129,7 @@ class StreamFeed:
 
     def clear(self) -> None:
         """Discard the audio and text that are not committed."""
-        self._decoder.flush()
+        self._decoder = SoundDecoder(self._decoder.format)  # without the rest of a sample
         self.stream.clear()
 
     def finish(self) -> None:

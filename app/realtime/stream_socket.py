@@ -122,9 +122,11 @@ class StreamSocket:
     async def _wait_for_last_texts(self) -> None:
         """Wait for the stream's end; a service that stops brings it. Raises WebSocketDisconnect."""
         waits = [asyncio.create_task(t) for t in (self._stream_ended.wait(), self._disconnected())]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
         if not self._stream_ended.is_set():
             raise WebSocketDisconnect
 

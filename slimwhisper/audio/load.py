@@ -179,10 +179,9 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
     if not len(part):
         seconds = len(samples) / SAMPLE_RATE
         samples.close()
-        raise AudioError(
-            f"{name_for_messages(str(source))}: no audio from {start:g} s on, as it ends at "
-            f"{seconds:.3f} s; check the manifest's offset and duration"
-        )
+        what = f"no audio from {start:g} s on, as it ends at {seconds:.3f} s"
+        where = name_for_messages(str(source))
+        raise AudioError(f"{where}: {what}; check the manifest's offset and duration")
     return part
 
 
@@ -211,9 +210,11 @@ def as_waveform(audio: AudioSource, *, sample_rate: int = SAMPLE_RATE) -> NDArra
     if isinstance(audio, torch.Tensor):
         audio = audio.detach().cpu()
         audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
-    if not isinstance(audio, np.ndarray):
+    if isinstance(audio, RemoteFile):
         with closing(load_samples(audio)) as samples:
             return samples.read(0, len(samples))
+    if not isinstance(audio, np.ndarray):
+        return load_audio(audio)
 
     channel_axis = _channel_axis(audio.shape)
     waveform = _scale(audio)
@@ -233,10 +234,8 @@ def _channel_axis(shape: Sequence[int]) -> int | None:
         raise AudioError(f"audio array of shape {list(shape)} is empty: give at least one sample")
     axis = int(len(shape) == 2 and shape[1] <= MAX_CHANNELS and shape[1] < shape[0])
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[axis] > MAX_CHANNELS):
-        raise AudioError(
-            f"audio array has shape {list(shape)}: give [n], [channels, n] or [n, channels] "
-            f"with at most {MAX_CHANNELS} channels"
-        )
+        layouts = f"[n], [channels, n] or [n, channels] with at most {MAX_CHANNELS} channels"
+        raise AudioError(f"audio array has shape {list(shape)}: give {layouts}")
     return axis if len(shape) == 2 else None
 
 
@@ -297,9 +296,8 @@ def _scale(samples: NDArray[Any]) -> NDArray[np.float32]:
     if (kind, size) == ("u", 1):
         return (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
     if kind != "f" or size > 8:
-        raise AudioError(
-            f"audio array has dtype {samples.dtype}: give float in [-1, 1], int16, int32 or uint8"
-        )
+        kinds = "float in [-1, 1], int16, int32 or uint8"
+        raise AudioError(f"audio array has dtype {samples.dtype}: give {kinds}")
     return check_values(samples)
 
 
@@ -320,7 +318,6 @@ def check_values(samples: NDArray[Any]) -> NDArray[np.float32]:
     if not np.isfinite(peak):
         raise AudioError("audio array holds NaN or infinite values: give finite float32 samples")
     if peak > 100:  # 40 dB over full scale is not an overshoot
-        raise AudioError(
-            f"audio array reaches {peak:g}: give float in [-1, 1] (16-bit values / 32768)"
-        )
+        what = f"audio array reaches {peak:g}"
+        raise AudioError(f"{what}: give float in [-1, 1] (16-bit values / 32768)")
     return samples.astype(np.float32, copy=False)

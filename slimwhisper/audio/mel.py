@@ -69,9 +69,9 @@ class Spectrogram:
         self.samples, self.audio_window = samples, audio_window
         self.n_mels, self.width = n_mels, width
         self.frames = len(samples) // HOP_SAMPLES  # content frames; silence follows
-        _spectrograms.add(self)
         # [n_mels, 3000] each, or in progress in other threads; most recently used last
         self._blocks: dict[int, Tensor | Future[Tensor]] = {}
+        _spectrograms.add(self)
         # up to two frames after the content still overlap it, all others are silent
         blocks = (len(samples) + HALF) // BLOCK_SAMPLES + 1
         # as floats: small tensors between the blocks would fragment the heap

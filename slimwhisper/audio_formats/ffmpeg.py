@@ -41,8 +41,6 @@ TAGS: dict[str, Any] = (
     {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "replace"}
 )
 RAW = {"aac", "ac3", "mp3"}  # formats of frames, which nothing else lies between
-PACKED = {"ogg", "matroska,webm"}  # of packets with at most so many bytes between them:
-HEADERS = 1000
 SLACK = 0.25  # seconds by which an intact file may differ from its header: codec delay, padding
 SOURCE_RATE = 2 * 192_000  # samples of a file for each second that a recording may last
 RATES = (1_000, 384_000)  # Hz, of a file
@@ -97,12 +95,13 @@ def decode(name: str, file: BinaryIO, how: ReadOptions) -> Iterator[NDArray[np.i
         raise AudioError(f"{name}: truncated: {part}s can be read; {REMEDY}{offer}")
     if truncated:
         return
-    lost = length - run.decoded
-    per_byte, size = run.decoded / max(run.bytes, 1), file.seek(0, os.SEEK_END)
-    if kind in RAW:  # of which FFmpeg guesses the length
-        lost = min(lost, per_byte * (size - run.first - run.bytes))
-    elif kind != "flac":
-        lost = per_byte * run.skipped + run.decoded * run.broken / (run.packets - run.broken)
+    missing = length - run.decoded
+    if kind != "flac":  # tags, pages and clocks that jump also make it differ
+        unread = file.seek(0, os.SEEK_END) - run.first - run.bytes
+        missing = min(missing, run.decoded * unread / max(run.bytes, 1))
+    lost = run.decoded * run.broken / (run.packets - run.broken)
+    if kind in ("flac", "ogg") or (kind in RAW and missing > run.decoded / 2):
+        lost = max(lost, missing)
     if lost > run.decoded and kind in ("flac", "ogg"):
         what = f"only {run.decoded:.1f} of {length:.1f} s can be decoded"
         raise AudioError(f"{name}: damaged: {what}; {REMEDY}")
@@ -267,7 +266,6 @@ class FFmpegPass:
     decoded = 0.0  # seconds
     bytes = 0  # of the packets that decode
     first = 0  # position of the first one
-    skipped = 0  # bytes where there should be packets
     source = 0  # samples at the file's rate, of all channels together
     position = 0.0  # seconds so far, with silences
     end = 0.0  # seconds on the file's clock
@@ -296,8 +294,6 @@ class FFmpegPass:
         AudioError for samples that are not numbers.
         """
         is_float = stream.codec_context.name.startswith("pcm_f")
-        is_packed = container.format.name in PACKED and len(container.streams) == 1
-        page = read = 0  # positions: of a packet, or of several; after what was read
         films = (s for s in container.streams.video if not s.disposition & Disposition.attached_pic)
         packets = container.demux([stream, *films])
         packet: Packet[Any] | None
@@ -320,10 +316,6 @@ class FFmpegPass:
                 self.broken += packet is not None and packet.size > 0
             if packet is not None and packet.size:  # not the last one, which is empty
                 self.first = self.first or packet.pos or 0
-                if is_packed and packet.pos is not None and packet.pos != page:
-                    self.skipped += packet.pos - read if 0 < read < packet.pos - HEADERS else 0
-                    page = read = packet.pos
-                read += packet.size
                 self.packets += 1
                 self.bytes += packet.size if frames else 0
             for frame in frames:

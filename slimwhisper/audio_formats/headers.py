@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # it is slow to import
 TIMED = {"flac", "mp3", "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 IN_BYTES = {"wav", "aiff", "au", "caf", "w64"}  # formats whose header states the samples' bytes
 MAX_CHUNKS = 10_000  # of a file, or of a box of an MP4
-UNKNOWN = {4: 0x7FFF_0000, 8: 1 << 62}  # recorders that write to a pipe state at least this size
+# recorders that write to a pipe state at least these sizes: SoX 0x7F00_0000 of AIFF, rounded down
+UNKNOWN = {4: 0x7EFF_0000, 8: 1 << 62}
 FEW = 4096  # bytes that may be missing, or follow the samples, without a word
 
 logger = logging.getLogger("slimwhisper")

@@ -181,7 +181,7 @@ def word_ends(vocabulary: Vocabulary) -> NDArray[np.bool_]:
     return ends
 
 
-@lru_cache(maxsize=64)  # as many windows as are usual together; lists may be large
+@lru_cache(maxsize=8)  # lists may be large
 def hot_words(vocabulary: Vocabulary, lines: tuple[str, ...], bonus: float) -> HotWords:
     """The automaton of a list; equal ones are the same object. lines, bonus: as of `spellings`.
 

@@ -88,6 +88,8 @@ class JobPlan:
         same = {field.name for field in fields(JobPlan)} - made.keys()
         plan = JobPlan(**made, **{name: getattr(flags, name) for name in same})
         _ = plan.inputs  # tells of mistakes in them
+        if flags.multilingual and flags.language:
+            warnings.append("--language has no effect on the text with --multilingual True")
         if flags.retry_failed and not plan.keeps_journal:
             warnings.append("--retry_failed has no effect without a journal; add --journal True")
         return plan

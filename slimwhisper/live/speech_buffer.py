@@ -258,7 +258,8 @@ class UpdateDecoding:
         least = len(self.utterance.tokenizer.sot_sequence_including_notimestamps) + len(heard) + 1
         most = setup.dims.n_text_ctx
         rules = replace(rules, sample_len=min(rules.sample_len, self._max_tokens, most - least))
-        room = min(most // 2, most - least - rules.sample_len)
+        usual = min(rules.sample_len, setup.usual_tokens(self.frames))
+        room = min(most // 2, most - least - usual)
         prompt, index = self.utterance.prompt(self._said, room)
         return Window(mel, (*prompt, *heard), index, rules, attempt, logprobs=True, draft=draft)
 

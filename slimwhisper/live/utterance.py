@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -130,8 +130,8 @@ class Utterance:
         """The prompt of an update without the text of its audio, and the index, at most `room`, of
         <|startoftranscript|>. said: the tokens of the stream before that text.
         """
-        dims = replace(self.setup.dims, n_text_ctx=2 * max(room, 1))  # `Prompts` fill half of it
-        prompts = Prompts(self.tokenizer, dims, self.setup.options)
+        setup, most = self.setup, max(room - 1, 0)  # besides <|startofprev|>
+        prompts = Prompts(self.tokenizer, setup.dims, setup.options, most)
         prompts.add(said, keep=True)
         return prompts.of_window(self.tokenizer)
 

@@ -84,9 +84,12 @@ def _not_first(vocabulary: Vocabulary) -> list[int]:
 class Prompts:
     """The text that conditions each window: an initial prompt, hotwords, and earlier text."""
 
-    def __init__(self, tokenizer: Tokenizer, dims: Dims, options: RecordingOptions) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, dims: Dims, options: RecordingOptions, most: int | None = None
+    ) -> None:
+        """most: tokens of previous text; None: as `whisper` has them."""
         self._tokenizer, self._options = tokenizer, options
-        self._limit = dims.n_text_ctx // 2 - 1  # most tokens of previous text
+        self._limit = dims.n_text_ctx // 2 - 1 if most is None else most
         # followed by all segments' tokens
         self._tokens = prompt_tokens(tokenizer, options.initial_prompt)
         self._initial = len(self._tokens)

@@ -325,7 +325,7 @@ class Transcriber:
         """
         with self.paused():
             while error is not None and self._arrivals:
-                submission, _ = self._arrivals.popitem()
+                del self._arrivals[submission := next(iter(self._arrivals))]
                 if submission in submission.call.submissions:
                     submission.close(Failed(submission.tag, plain_error(error), of_engine=True))
             for engine in self._engines.copy():

@@ -81,9 +81,6 @@ class LanguageOptions(OptionGroup):
         """
         if self.language is not None:
             language_code(self.language, model.vocabulary)
-            if self.multilingual:
-                what = f"multilingual detects each window's language, and {self.language!r} is just"
-                warnings_to.get()(f"{what} what the result says; leave one of them out")
         for language in self.languages:
             try:
                 language_code(language, model.vocabulary)

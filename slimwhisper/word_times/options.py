@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # the command line starts without torch
 
 WORD_TIMES = ("whisper", "fine")
 words = partial(option, section="words")
-timed = partial(words, needs=("word_timestamps",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +26,8 @@ class WordOptions(OptionGroup):
         hallucination_silence_threshold: Silence that is longer than this many seconds is skipped
             around text that may be invented. It needs `word_timestamps`. None skips nothing.
         word_timestamps: Whether to find the start and the end of each word. The default is False.
-        prepend_punctuations: The punctuation that belongs to the next word. It needs
-            `word_timestamps`.
-        append_punctuations: The punctuation that belongs to the word before it. It needs
-            `word_timestamps`.
+        prepend_punctuations: The punctuation that belongs to the next word.
+        append_punctuations: The punctuation that belongs to the word before it.
         word_times: Which times words have: "whisper", those of `whisper`, or "fine", closer to the
             sound, found by attention and loudness. It needs `word_timestamps`. The default is
             "whisper".
@@ -44,14 +41,15 @@ class WordOptions(OptionGroup):
         needs=("word_timestamps",),
     )
     word_timestamps: bool = words(False, "find the start and end of each word")
-    prepend_punctuations: str = timed("\"'“¿([{-", "punctuation to attach to the next word")
-    append_punctuations: str = timed(
+    prepend_punctuations: str = words("\"'“¿([{-", "punctuation to attach to the next word")
+    append_punctuations: str = words(
         "\"'.。,，!！?？:：”)]}、", "punctuation to attach to the previous word"
     )
-    word_times: str = timed(
+    word_times: str = words(
         "whisper",
         "times of words: whisper's, or fine: closer to the sound, by attention and loudness",
         choices=WORD_TIMES,
+        needs=("word_timestamps",),
     )
 
 

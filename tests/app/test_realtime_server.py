@@ -166,6 +166,8 @@ def ends_with(connection: RealtimeConnection) -> tuple[int, str]:
 
 def test_the_words_of_a_sample(live: Live) -> None:
     with live.client().realtime.connect(extra_query=QUERY) as connection:
+        say(connection, encoded(bytes(4801)))
+        connection.input_audio_buffer.clear()  # with the half of a sample
         say(connection, *SPEECH)
         connection.input_audio_buffer.commit()
         texts, deltas = list[str](), ""

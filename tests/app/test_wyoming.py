@@ -17,19 +17,10 @@ from slimwhisper.app.server import Server, make_app
 from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
-from tests.support.live import (
-    Begin,
-    Live,
-    connected,
-    eventually,
-    free_port,
-    freed,
-    rest,
-    served,
-    stop,
-)
+from tests.support.live import Begin, Live, connected, free_port, freed, rest, served, stop
 from tests.support.realtime import WORDS, sample
 from tests.support.refusals import TABLES
+from tests.support.waiting import eventually
 
 PORT = free_port()  # of the module's server
 OTHER = free_port()  # of a test's own
