@@ -28,8 +28,12 @@ from slimwhisper.types import SAMPLE_RATE
 # -- samples without a header --------------------------------------------------------------------
 
 HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
-# of samples, by Deepgram's names: a header's number, and bits
-ENCODINGS = {"linear16": (1, 16), "linear32": (3, 32), "mulaw": (7, 8), "alaw": (6, 8)}
+ENCODINGS = {  # of samples, by Deepgram's names: soundfile's name, a header's number, and bits
+    "linear16": ("PCM_16", 1, 16),
+    "linear32": ("FLOAT", 3, 32),
+    "mulaw": ("ULAW", 7, 8),
+    "alaw": ("ALAW", 6, 8),
+}
 MOST = 0xFFFFFFFF  # the largest size that a header can state; more is read up to the file's end
 
 
@@ -45,7 +49,7 @@ def wav_of(
     pcm.seek(0)
     if has_header:
         return pcm
-    kind, bits = ENCODINGS[encoding]
+    _, kind, bits = ENCODINGS[encoding]
     frame = bits // 8 * channels
     if not size or size % frame:
         message = f"{size} bytes are not {encoding} samples; send those, or a file with a header"

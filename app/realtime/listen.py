@@ -277,7 +277,6 @@ def add_listen(router: APIRouter, host: ServerHost) -> None:
 
 # -- live streams --------------------------------------------------------------------------------
 
-CODINGS = {"linear16": "PCM_16", "linear32": "FLOAT", "mulaw": "ULAW", "alaw": "ALAW"}
 LEAST_SILENCE = 150  # milliseconds that end an utterance: in shorter ones are words
 CHANNEL = [0, 1]  # the first of one
 
@@ -285,7 +284,7 @@ CHANNEL = [0, 1]  # the first of one
 class LiveForm(ListenForm):
     """The fields of a stream's query."""
 
-    encoding: Annotated[str, one_of(CODINGS)] = Field("", validate_default=True)
+    encoding: Annotated[str, one_of(ENCODINGS)] = Field("", validate_default=True)
     interim_results: bool = False
     endpointing: Annotated[
         int, BeforeValidator(lambda ms: {"false": 0, "true": 0}.get(str(ms), ms))
@@ -315,7 +314,7 @@ class ListenSocket(StreamSocket):
             words=True,
             silence_duration_ms=silence or live.silence_duration_ms,
         )
-        format = SoundFormat(CODINGS[fields.encoding], fields.sample_rate, fields.channels)
+        format = SoundFormat(ENCODINGS[fields.encoding][0], fields.sample_rate, fields.channels)
         self.begin(choice, options, format)
         self._id, self._digest, self._seconds = str(uuid4()), sha256(), 0.0
         self._utterances: dict[int, tuple[float, str]] = {}  # open: start, committed text

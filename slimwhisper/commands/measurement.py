@@ -7,7 +7,7 @@ import gc
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,22 +167,6 @@ def _checkpoint(case: Case) -> Checkpoint:
     return random_checkpoint(OFFICIAL_DIMS[case.model])
 
 
-Run = Callable[[list[Audio], dict[str, Any]], Iterator[int]]  # yields each text's tokens
-
-
-def _runner(case: Case, model: SlimWhisper, clock: EncoderClock) -> Run:
-    vars(model.network)["encoder"] = clock.wrap(model.network.encoder)
-
-    def run(audio: list[Audio], options: dict[str, Any]) -> Iterator[int]:
-        # an iterator, so that there are always `batch` slots, however few the recordings
-        for _, result in model.transcribe_many(iter(audio), batch_size=case.batch, **options):
-            if isinstance(result, SlimWhisperError):
-                raise result
-            yield sum(len(segment.tokens) for segment in result.segments)
-
-    return run
-
-
 def measure(case: Case) -> dict[str, Any]:
     """Load the model, time first tokens, then decode all windows.
 
@@ -202,15 +186,15 @@ def measure(case: Case) -> dict[str, Any]:
     forms = choose_forms(case.cache)
     network = Model(checkpoint, device, dtype, forms, guarded_plan, case.dtype == INT8)
     model = SlimWhisper(network)
-    run = _runner(case, model, clock)
+    vars(network)["encoder"] = clock.wrap(network.encoder)
     del checkpoint
     audio = recordings(case.windows)
     once, all_of_it = (fixed_length(vocabulary, case, n) for n in (1, case.tokens))
     memory = Memory(device)
 
-    waits = [_seconds(run, audio[:1], once)[0] for _ in range(1 + FIRST_TOKENS)][1:]
+    waits = [_seconds(model, case.batch, audio[:1], once)[0] for _ in range(1 + FIRST_TOKENS)][1:]
     clock.clear()
-    seconds, counts = _seconds(run, audio, all_of_it)
+    seconds, counts = _seconds(model, case.batch, audio, all_of_it)
     if counts != [case.tokens] * case.windows or clock.windows != case.windows:
         sampled = f"{clock.windows} windows sampled {sum(counts)} tokens"
         expected = f"{case.windows} with {case.tokens} each"
@@ -237,7 +221,14 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def _seconds(run: Run, audio: list[Audio], options: dict[str, Any]) -> tuple[float, list[int]]:
-    began = time.perf_counter()
-    counts = list(run(audio, options))
+def _seconds(
+    model: SlimWhisper, batch: int, audio: list[Audio], options: dict[str, Any]
+) -> tuple[float, list[int]]:
+    """How long the recordings take, and the tokens of each text."""
+    began, counts = time.perf_counter(), []
+    # an iterator, so that there are always `batch` slots, however few the recordings
+    for _, result in model.transcribe_many(iter(audio), batch_size=batch, **options):
+        if isinstance(result, SlimWhisperError):
+            raise result
+        counts.append(sum(len(segment.tokens) for segment in result.segments))
     return time.perf_counter() - began, counts
