@@ -15,7 +15,7 @@ too, which needs its interpreter (TRITON_INTERPRET=1) and is meant for tests.
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -222,15 +222,23 @@ class Kernels:
         boundaries: tuple[int, int, int, int] | None,
         rules: bool,
         by_torch: Callable[[], tuple[Tensor, Tensor]],
+        count: int = 1,
+        draws: Sequence[Tensor] = (),
+        ranking: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Each row's most likely token [R] int64 and its log-probability [R].
+        """Each row's most likely tokens [R, count] int64, the best first, or a random one, and
+        their log-probabilities [R, count].
 
         logits [R, V], state each [R], boundaries, as in `choose_token.choose_token`; None:
-        the vocabulary's text lies elsewhere. by_torch: the same in PyTorch.
+        the vocabulary's text lies elsewhere. by_torch: the same in PyTorch. draws: of one token,
+        the rows' temperatures [R] float32, and keys [R] int64: above 0, it is a random one.
+        ranking: of several, what decides instead of the logits, [R, V].
         """
         chosen: tuple[Tensor, Tensor] | None = None
         if boundaries is not None:
-            chosen = self._run("choose_token", logits, state, boundaries, rules)
+            chosen = self._run(
+                "choose_token", logits, state, boundaries, rules, count, draws, ranking
+            )
         if chosen is None:
             self.used["choose_token", ByTorch.path] += 1
             return by_torch()

@@ -24,7 +24,7 @@ from torch import Tensor
 from slimwhisper.kernels.attention import ALL, MAX_ROWS, CacheWrite, Latent, Reads
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 6  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 7  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
@@ -36,7 +36,7 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
 _FLOATS = {"attend_pages_half": _SIGNATURES["attend_pages"]}  # keys and values in float16
-_FLOATS["choose_token"] = (*[POINTER] * 9, *[LONG] * 7, INT, INT)
+_FLOATS["choose_token"] = (*[POINTER] * 12, *[LONG] * 8, INT, INT)
 _ENCODER_ATTENTION = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, INT, INT)}
 _ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
 _INTEGERS = {
@@ -289,19 +289,25 @@ class Library:
         state: Sequence[Tensor],
         boundaries: tuple[int, int, int, int],
         rules: bool,
+        count: int,
+        draws: Sequence[Tensor],
+        ranking: Tensor | None,
     ) -> tuple[Tensor, Tensor] | None:
         """As `Kernels.choose_token`."""
         rows, size = logits.shape
         eot, begin, _, no_timestamps = boundaries
         if logits.dtype != torch.float32 or logits.stride(1) != 1 or intercepted():
             return None
-        if not all(t.is_contiguous() for t in state):
+        if not all(t.is_contiguous() for t in (*state, *draws)):
+            return None
+        if ranking is not None and not self.readable(ranking, torch.float32):
             return None
         if rules and not eot <= no_timestamps < begin:
             return None
-        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
-        numbers = rows, logits.stride(0), size, *boundaries, int(rules)
-        self.call("choose_token", logits, *state, tokens, logprobs, *numbers)
+        tokens, logprobs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
+        tensors = logits, *state, *(draws or (None, None)), ranking, tokens, logprobs
+        numbers = rows, logits.stride(0), size, *boundaries, count, int(rules)
+        self.call("choose_token", *tensors, *numbers)
         return tokens, logprobs
 
     def encoder_attention(

@@ -4,7 +4,8 @@
 #include "bfloat16.h"
 #include "threads.h"
 
-#define TILE_ROWS 4 /* of x */
+#define TILE_ROWS (WIDE ? 6 : 3) /* of x */
+#define OUTPUTS 4                /* of TILE_ROWS rows: with inputs and weights, the sums fit registers */
 #define SUMS 24     /* of a tile, in registers */
 #define ROWS 64     /* of x, in the second cache */
 #define DEPTH (BF16 ? 1536 : 768) /* of W, in the first */
@@ -96,32 +97,27 @@ INLINE void small_batch(const struct product *p, int kind, long begin, long end)
     case 1: TILES(1, 8); break;
     case 2: TILES(2, (WIDE ? 8 : 4)); break;
     case 3: TILES(3, (WIDE ? 8 : 4)); break;
-    default: TILES(4, (WIDE ? 6 : 3));
+#if WIDE
+    case 4: TILES(4, 6); break;
+    case 5: TILES(5, 4); break;
+    case 6: TILES(6, 4); break;
+#endif
     }
 }
 
-/* The same of any number of rows, n outputs at a time for all of them; float16 is widened once. */
+/* The same of any number of rows, n outputs at a time for all of them. */
 INLINE void column(const struct product *p, int n, int kind, long at) {
     long stride = p->stride_w * size_of(kind);
     const char *w = p->w + at * stride;
-    number copy[kind == FLOAT16 ? 6 * DEPTH : 1];
-    int ahead = kind != FLOAT16;
-    if (kind == FLOAT16) {
-        for (long begin = 0; begin < p->depth; begin += NUMBER_LINE) {
-            prefetch_rows(kind, n, w, stride, begin);
-            UNROLL for (int j = 0; j < n; j++)
-                for (long k = begin; k < begin + NUMBER_LINE; k += NUMBERS) {
-                    numbers wide = load_weights(kind, w + j * stride + k * size_of(kind));
-                    memcpy(copy + j * p->depth + k, &wide, sizeof wide);
-                }
-        }
-        w = (const char *)copy, stride = p->depth * sizeof *copy, kind = NUMBERS_OF_X;
-    }
     for (long row = 0, tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS; tiles; tiles--) {
         long r = (p->rows - row + tiles - 1) / tiles; /* tiles of about the same size */
-        int first = ahead && row == 0;
+        int first = row == 0;
         switch (r) {
+#if WIDE
+        case 6: tile(p, 6, n, kind, first, w, stride, row, at); break;
+        case 5: tile(p, 5, n, kind, first, w, stride, row, at); break;
         case 4: tile(p, 4, n, kind, first, w, stride, row, at); break;
+#endif
         case 3: tile(p, 3, n, kind, first, w, stride, row, at); break;
         case 2: tile(p, 2, n, kind, first, w, stride, row, at); break;
         default: tile(p, 1, n, kind, first, w, stride, row, at);
@@ -131,8 +127,8 @@ INLINE void column(const struct product *p, int n, int kind, long at) {
 }
 
 INLINE void large_batch(const struct product *p, int kind, long begin, long end) {
-    long at = begin, n = WIDE ? 6 : 3;
-    for (; at + n <= end; at += n) column(p, WIDE ? 6 : 3, kind, at);
+    long at = begin;
+    for (; at + OUTPUTS <= end; at += OUTPUTS) column(p, OUTPUTS, kind, at);
     for (; at < end; at++) column(p, 1, kind, at);
 }
 

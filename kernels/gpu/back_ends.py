@@ -86,8 +86,12 @@ class ByTriton:
         return choose_splits(programs, -(-positions // c.block_t), concurrent, part)
 
     def choose_token(self, logits: Tensor, *others: Any) -> tuple[Tensor, Tensor] | None:
-        """As `Kernels.choose_token`."""
-        return choose_token.choose_token(logits, *others) if logits.dtype == torch.float32 else None
+        """As `Kernels.choose_token`: the most likely one."""
+        *inputs, count, draws, _ = others
+        if logits.dtype != torch.float32 or count > 1 or draws:
+            return None
+        tokens, logprobs = choose_token.choose_token(logits, *inputs)
+        return tokens[:, None], logprobs[:, None]
 
 
 def _part_cost(queries: int, width: int, tile: int) -> float:

@@ -191,7 +191,11 @@ class Pages:
     def copy(self, pages: Tensor, sources: Tensor) -> None:
         """Page pages[i] becomes a copy of page sources[i], both [n] int64."""
         for t in self._buffers:
-            t[:, pages] = t[:, sources]
+            if t.device.type == "cpu":  # PyTorch's threads would spin after it, beside those of C
+                stored = t.view(torch.uint8).numpy()
+                stored[:, pages.numpy()] = stored[:, sources.numpy()]
+            else:
+                t[:, pages] = t[:, sources]
 
 
 class SelfCache:

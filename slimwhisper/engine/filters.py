@@ -44,6 +44,16 @@ class Texts(NamedTuple):
         return Texts(self.tokens, self.counts + 1, states)
 
 
+class Draws(NamedTuple):
+    """Random choices of the next tokens of R texts."""
+
+    temperatures: Tensor  # [R] float32; of 0: no choice
+    keys: Tensor  # [R] int64
+    # logits [R, V], tokens [R], and 1 for those to choose from, [V], or None for all -> the tokens,
+    # replaced where the temperature is above 0
+    replaced: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
 class LogitFilter:
     """A rule for the next token. A new one is a class with these methods, in `FILTERS`.
 
@@ -282,23 +292,40 @@ class Timestamps(LogitFilter):
         latest = torch.where(is_stamp, tokens - stamps.start, latest)
         return enabled, limit, is_stamp, last.clone(), latest
 
-    def most_likely(self, logits: Tensor, texts: Texts, kernels: Kernels) -> tuple[Tensor, Tensor]:
-        """The best token of each row, under these rules if the texts have them in use, and its
-        log-probability: [R] int64, [R] floating. logits [R, V] may be changed in place.
+    def choose(
+        self,
+        logits: Tensor,
+        texts: Texts,
+        kernels: Kernels,
+        count: int = 1,
+        draws: Draws | None = None,
+        ranking: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The best tokens of each row, under these rules if the texts have them in use, and their
+        log-probabilities: [R, count] int64 and floating; one is by the draws, several are by the
+        ranking [R, V]. logits [R, V] may be changed in place.
         """
         used = self in texts.states
         # without the rules, nothing reads the states
         state = (*texts.states[self], texts.counts) if used else (texts.counts,) * 6
 
         def by_torch() -> tuple[Tensor, Tensor]:
-            """[R] int64, [R] floating."""
+            """[R, count] int64 and floating."""
             if used:
                 apply_timestamp_rules(logits, state, self.vocabulary)
+            if count > 1:
+                logprobs = logits.log_softmax(dim=-1)
+                ranks = logprobs if ranking is None else ranking.where(logits > NEVER, NEVER)
+                tokens = ranks.topk(count, dim=-1).indices
+                return tokens, logprobs.gather(1, tokens)
             tokens = logits.argmax(dim=-1)
-            return tokens, log_probability(logits, tokens)
+            if draws is not None:
+                tokens = draws.replaced(logits, tokens, None)
+            return tokens[:, None], log_probability(logits, tokens)[:, None]
 
         numbers = self.vocabulary.boundaries if used else (0, 0, 0, 0)
-        return kernels.choose_token(logits, state, numbers, used, by_torch)
+        drawn = () if draws is None else draws[:2]
+        return kernels.choose_token(logits, state, numbers, used, by_torch, count, drawn, ranking)
 
 
 def apply_timestamp_rules(
@@ -339,8 +366,6 @@ def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
 
 
-# logits [R, V], the most likely tokens [R], and 1 for those to choose from, [V] -> tokens [R]
-Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
 Chosen = tuple[Tensor, Tensor]  # tokens [R] int64, and their log-probabilities [R]
 
 
@@ -349,7 +374,7 @@ class BonusFilter(LogitFilter):
 
     @abstractmethod
     def boosted(self, state: State, logits: Tensor) -> Tensor:
-        """Return logits or log-probabilities [R, V] with all bonuses, valid until the next call."""
+        """Return logits [R, V] with all bonuses, valid until the next call."""
 
     @abstractmethod
     def gained(self, state: State, tokens: Tensor) -> Tensor:
@@ -361,7 +386,7 @@ class BonusFilter(LogitFilter):
 
     @abstractmethod
     def prefer(
-        self, state: State, logits: Tensor, chosen: Chosen, draw: Draw | None = None
+        self, state: State, logits: Tensor, chosen: Chosen, draws: Draws | None = None
     ) -> Chosen:
         """Return the chosen text token of each row, or one that its bonus puts above it.
 
@@ -369,16 +394,18 @@ class BonusFilter(LogitFilter):
 
         Args:
             state: The state of the texts.
-            logits: The logits [R, V] by which tokens were chosen; those of banned tokens are -inf.
+            logits: The logits [R, V] by which tokens were chosen. Of banned tokens they are -inf,
+                but not of those that the timestamp rules ban: these ban all text or none.
             chosen: The chosen tokens, and their log-probabilities.
-            draw: What draws tokens by logits. None means the most likely ones.
+            draws: Those of the tokens. None means the most likely ones.
 
         Returns:
             The tokens, and their log-probabilities by the model without the bonus.
         """
 
 
-# in the order in which they are applied; a feature with one of its own appends it
+# in the order in which they are applied, but for the timestamp rules, the last ones; a feature with
+# a filter of its own appends it
 FILTERS: list[type[LogitFilter]] = [Suppression, Repetition, Timestamps]
 
 InUse = dict[LogitFilter, Hashable]  # filters, each with its setting
@@ -387,8 +414,10 @@ InUse = dict[LogitFilter, Hashable]  # filters, each with its setting
 class Filters:
     """The filters that the texts of a row group have had use for so far."""
 
-    def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
-        self.rows, self.vocabulary, self.device = rows, vocabulary, device
+    def __init__(
+        self, rows: int, vocabulary: SpecialTokens, device: torch.device, kernels: Kernels
+    ) -> None:
+        self.rows, self.vocabulary, self.device, self.kernels = rows, vocabulary, device, kernels
         self.timestamps = Timestamps(rows, vocabulary, device)  # whose kernel chooses tokens, too
         self.made: dict[type[LogitFilter], LogitFilter] = {Timestamps: self.timestamps}
 
@@ -408,15 +437,33 @@ class Filters:
         settings = {kind: kind.setting(rules) for kind in FILTERS}
         return {self.made[kind]: s for kind, s in settings.items() if s is not None}
 
-    def most_likely(
-        self, in_use: InUse, logits: Tensor, texts: Texts, kernels: Kernels
+    def choose(
+        self, in_use: InUse, logits: Tensor, texts: Texts, draws: Draws | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return each text's most likely next token [R] int64, and its log-probability [R]."""
+        """Return each text's most likely next token [R] int64, or one by the draws, and its
+        log-probability [R].
+        """
+        self._apply(in_use, logits, texts)
+        tokens, logprobs = self.timestamps.choose(logits, texts, self.kernels, draws=draws)
+        chosen, bonus = (tokens[:, 0], logprobs[:, 0]), bonus_of(in_use)
+        return chosen if bonus is None else bonus.prefer(texts.states[bonus], logits, chosen, draws)
+
+    def best(
+        self, in_use: InUse, logits: Tensor, texts: Texts, count: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return each text's best next tokens by logits and bonuses, [R, count] int64, the best
+        first, and their log-probabilities by the model, [R, count].
+        """
+        self._apply(in_use, logits, texts)
+        bonus = bonus_of(in_use)
+        ranking = None if bonus is None else bonus.boosted(texts.states[bonus], logits)
+        return self.timestamps.choose(logits, texts, self.kernels, count, ranking=ranking)
+
+    def _apply(self, in_use: InUse, logits: Tensor, texts: Texts) -> None:
+        """All but the timestamp rules."""
         for f, setting in in_use.items():
             if f is not self.timestamps:
                 f.apply(logits, texts, setting)
-        chosen, bonus = self.timestamps.most_likely(logits, texts, kernels), bonus_of(in_use)
-        return chosen if bonus is None else bonus.prefer(texts.states[bonus], logits, chosen)
 
 
 def advance(

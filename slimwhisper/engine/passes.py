@@ -39,7 +39,6 @@ from slimwhisper.devices import bucket_of, padded, upload
 from slimwhisper.engine.filters import NEVER, Filters, Texts
 from slimwhisper.engine.requests import AcceptedPrefix, Window
 from slimwhisper.engine.scheduler import Ticket, TicketState
-from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.model.decoder import ScoreRecorder
 from slimwhisper.model.model import Model
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
@@ -318,12 +317,12 @@ def verify_hidden(
     needed = torch.cat((hidden[start : start + 1], hidden[last : last + len(draft) + 1]))
     logits = model.decoder.logits(needed)  # in one product, as its weights are large
     if draft:
-        accepted = verify(window, draft, logits[1:-1].clone(), filters, model.plan.kernels)
+        accepted = verify(window, draft, logits[1:-1].clone(), filters)
     return accepted, torch.stack((logits[0], logits[1 + len(accepted.tokens)]))
 
 
 def verify(
-    window: Window, draft: Sequence[int], logits: Tensor, filters: Filters, kernels: Kernels
+    window: Window, draft: Sequence[int], logits: Tensor, filters: Filters
 ) -> AcceptedPrefix:
     """The prefix of a draft that greedy decoding writes itself, with one read by the host.
 
@@ -342,7 +341,7 @@ def verify(
         counts=torch.arange(len(draft), device=logits.device),
         states={f: tuple(next(numbers).to(t.dtype) for t in f.state) for f in in_use},
     )
-    tokens, logprobs = filters.most_likely(in_use, logits, texts, kernels)
+    tokens, logprobs = filters.choose(in_use, logits, texts)
     chosen, sums = torch.stack([tokens.to(logprobs.dtype), logprobs]).tolist()
     count = next((i for i, t in enumerate(draft) if int(chosen[i]) != t), len(draft))
     return AcceptedPrefix(tuple(draft[:count]), tuple(sums[:count]))

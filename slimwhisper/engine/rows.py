@@ -22,7 +22,7 @@ from slimwhisper.devices import padded
 from slimwhisper.engine.filters import Filters, InUse, Texts, advance, bonus_of
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules
 from slimwhisper.engine.scheduler import Ticket, TicketState
-from slimwhisper.types import Dims, SpecialTokens
+from slimwhisper.model.model import Model
 
 # sampled tokens; the sum of their log-probabilities; their bonuses; the log-probability of each,
 # with <|endoftext|>'s, or none
@@ -213,19 +213,11 @@ class StepBatch:
 class RowState:
     """Tensors [rows, ...], or [windows, ...] for what the rows of a window have in common."""
 
-    def __init__(
-        self,
-        dims: Dims,
-        device: torch.device,
-        windows: int,
-        width: int,
-        scratch: tuple[int, int],
-        vocabulary: SpecialTokens,
-    ) -> None:
+    def __init__(self, model: Model, windows: int, width: int, scratch: tuple[int, int]) -> None:
         """scratch: the row and the page of the caches that padding is written to."""
-        rows = windows * width
-        self.context, self.scratch = dims.n_text_ctx, scratch
-        limit = dims.n_text_ctx // 2 + 1
+        rows, device = windows * width, model.device
+        self.context, self.scratch = model.dims.n_text_ctx, scratch
+        limit = self.context // 2 + 1
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -242,9 +234,9 @@ class RowState:
         self.counts = zeros(rows)  # tokens sampled
         self.temperatures = zeros(rows, dtype=torch.float32)
         self.keys = zeros(rows, limit)  # of random draws
-        self.filters = Filters(rows, vocabulary, device)
+        self.filters = Filters(rows, model.vocabulary, device, model.plan.kernels)
         # where the caches have their texts and audio
-        pages = pages_of(dims.n_text_ctx)
+        pages = pages_of(self.context)
         self.locations = Rows(
             ids=torch.full((rows,), scratch[0], device=device),
             slots=zeros(windows),

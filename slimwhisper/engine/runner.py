@@ -274,8 +274,8 @@ class Runner:
 
             graphs = Graphs(self.recorder)
         scratch = (rows, self.pages.scratch)
-        state = RowState(model.dims, model.device, group.capacity, group.width, scratch, vocabulary)
-        sampler: Sampler = GreedySampler(state, vocabulary.eot, model.plan.kernels)
+        state = RowState(model, group.capacity, group.width, scratch)
+        sampler: Sampler = GreedySampler(state, vocabulary.eot)
         if beams:
             skip = graphs is None and model.device.type == "cpu"
             patience = self.search.patience

@@ -11,16 +11,16 @@ are the new beams. A window is done when it has `beams * patience` finished text
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from slimwhisper.cache.decoder_cache import SelfCache
-from slimwhisper.engine.filters import NEVER, Texts, bonus_of, log_probability
+from slimwhisper.engine.filters import NEVER, Draws, Texts, bonus_of
 from slimwhisper.engine.rows import BeamSnapshot, FinishedTexts, RowState, Snapshot, StepBatch
 from slimwhisper.engine.scheduler import Ticket
-from slimwhisper.kernels.dispatch import Kernels
 
 GAMMA = -0x61C8864680B583EB  # the golden ratio, as int64
 STEPS = ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1))
@@ -67,10 +67,6 @@ class Sampler:
 class GreedySampler(Sampler):
     """The most likely token of each row, or, at a temperature above 0, a random one."""
 
-    def __init__(self, state: RowState, eot: int, kernels: Kernels) -> None:
-        super().__init__(state, eot)
-        self.kernels = kernels
-
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """logits [R, V]."""
         buffers, block, texts = self.state.texts, batch.block, self.state.before_next(batch)
@@ -86,27 +82,13 @@ class GreedySampler(Sampler):
 
     def decide(self, batch: StepBatch, logits: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
         """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
-        filters, rows = self.state.filters, batch.sampling_rows
-        if rows is None:
-            return filters.most_likely(batch.filters, logits, texts, self.kernels)
-        for f, setting in batch.filters.items():
-            f.apply(logits, texts, setting)
-        temperatures = self.state.temperatures[batch.indices][rows]
-        # a draft may guess beyond a text that has ended, or in a row that pads a graph
-        counts = texts.counts.clamp(max=self.state.limit - 1)
-        waits = waiting_times(self.state.keys[batch.indices, counts][rows], logits.shape[1])
-
-        def draw(logits: Tensor, tokens: Tensor, among: Tensor | None = None) -> Tensor:
-            """The tokens [R], replaced where the temperature is above 0."""
-            drawn = fastest(logits[rows], temperatures, waits, among)
-            tokens[rows] = torch.where(temperatures > 0, drawn, tokens[rows])
-            return tokens
-
-        tokens = draw(logits, logits.argmax(dim=-1))
-        logprobs, bonus = log_probability(logits, tokens), bonus_of(batch.filters)
-        if bonus is None:
-            return tokens, logprobs
-        return bonus.prefer(texts.states[bonus], logits, (tokens, logprobs), draw)
+        state, rows, draws = self.state, batch.sampling_rows, None
+        if rows is not None:
+            # a draft may guess beyond a text that has ended, or in a row that pads a graph
+            counts = texts.counts.clamp(max=state.limit - 1)
+            temperatures = state.temperatures[batch.indices]
+            draws = make_draws(temperatures, state.keys[batch.indices, counts], rows)
+        return state.filters.choose(batch.filters, logits, texts, draws)
 
 
 def waiting_times(keys: Tensor, size: int) -> Tensor:
@@ -129,8 +111,27 @@ def fastest(
     waits: [R, V] of `waiting_times`. among: [V] int64: 1 for the tokens to choose from, else 0;
     None: all.
     """
-    weights = (logits / temperatures[:, None]).softmax(dim=-1) / waits
-    return (weights if among is None else weights * among).argmax(dim=-1)
+    if among is not None:
+        logits = logits.masked_fill(among == 0, NEVER)
+    return ((logits / temperatures[:, None]).softmax(dim=-1) / waits).argmax(dim=-1)
+
+
+def make_draws(temperatures: Tensor, keys: Tensor, rows: Tensor) -> Draws:
+    """temperatures [R] float32, keys [R] int64; rows [n] int64: those that may be above 0."""
+
+    @cache
+    def waits(size: int) -> Tensor:
+        """For all calls."""
+        return waiting_times(keys[rows], size)
+
+    def replaced(logits: Tensor, tokens: Tensor, among: Tensor | None) -> Tensor:
+        """As `Draws` says."""
+        heat = temperatures[rows]
+        drawn = fastest(logits[rows], heat, waits(logits.shape[1]), among)
+        tokens[rows] = torch.where(heat > 0, drawn, tokens[rows])
+        return tokens
+
+    return Draws(temperatures, keys, replaced)
 
 
 class Ranked(NamedTuple):
@@ -175,8 +176,6 @@ class BeamSampler(Sampler):
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """Extend each window's beams by their best continuations; logits [R, V]."""
         texts = self.state.before_next(batch)
-        for f, setting in batch.filters.items():
-            f.apply(logits, texts, setting)
         ranked = self._rank(batch, texts, logits, fresh)
         ends = ranked.tokens == self.eot
         others = (~ends).cumsum(dim=1)
@@ -186,15 +185,11 @@ class BeamSampler(Sampler):
 
     def _rank(self, batch: StepBatch, texts: Texts, logits: Tensor, fresh: bool) -> Ranked:
         """The continuations by their score: the log-probability of the text, and its bonuses."""
-        width, logprobs, bonus = self.width, logits.log_softmax(dim=-1), bonus_of(batch.filters)
-        bonuses = None
-        if bonus is None:
-            logprobs, tokens = logprobs.topk(width + 1, dim=-1)  # [R, width + 1]
-        else:
-            state = texts.states[bonus]
-            tokens = bonus.boosted(state, logprobs).topk(width + 1, dim=-1).indices
-            bonuses = bonus.gained(state, tokens).to(logprobs.dtype)
-            logprobs = logprobs.gather(1, tokens)
+        width, in_use, bonuses = self.width, batch.filters, None
+        tokens, logprobs = self.state.filters.best(in_use, logits, texts, width + 1)
+        bonus = bonus_of(in_use)
+        if bonus is not None:
+            bonuses = bonus.gained(texts.states[bonus], tokens).to(logprobs.dtype)
         sums = self.state.texts.logprobs[batch.block][:, None] + logprobs
         scores = sums if bonuses is None else sums + bonuses
         scores = scores.unflatten(0, (-1, width))  # [W, width, width + 1]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.devices import upload
-from slimwhisper.engine.filters import FILTERS, NEVER, BonusFilter, Chosen, Draw, State
+from slimwhisper.engine.filters import FILTERS, NEVER, BonusFilter, Chosen, Draws, State
 from slimwhisper.engine.requests import Rules
 from slimwhisper.errors import OptionError
 from slimwhisper.hot_words.options import Spelling, spellings
@@ -33,7 +33,6 @@ from slimwhisper.types import SpecialTokens
 MOST_EDGES = 4_000_000
 BEGIN, INSIDE = 0, 1  # the roots: where a word may begin without a space, and where not
 ROOTS = 2
-BLOCK = 256  # numbers of a row that a CPU compares at once
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -229,15 +228,19 @@ class Tables(NamedTuple):
 
     def boosted(self, nodes: Tensor, logits: Tensor, out: Tensor | None) -> Tensor:
         """Logits [R, V] after texts at nodes [R], with the bonuses before anything is taken back.
-        out: [R, V] float32 to write them to; None: a new tensor.
+        out: [R, V] on a CPU to write them to, float32 as the logits are; None: a new tensor.
         """
         first_edges, counts, _, rows, _ = self.nodes.index_select(0, nodes).unbind(-1)
         outside = self.columns >= counts[:, None]
         edges = (first_edges[:, None] + self.columns).masked_fill_(outside, 0)
         tokens = self.keys[edges] - nodes[:, None] * len(self.word_continues)
         more = self.differences[edges].masked_fill_(outside, 0).to(logits.dtype)
-        first = torch.index_select(self.first_bonuses, 0, rows, out=out)
-        boosted = first.to(logits.dtype).add_(logits)
+        if out is None:
+            boosted = self.first_bonuses[rows].to(logits.dtype).add_(logits)
+        else:  # by NumPy: PyTorch's threads would spin after it, beside those of the kernels
+            boosted, sums = out, out.numpy()
+            for row, bonuses in enumerate(rows.tolist()):
+                np.add(self.first_bonuses[bonuses].numpy(), logits[row].numpy(), out=sums[row])
         return boosted.scatter_add_(1, tokens.masked_fill_(outside, 0), more)
 
 
@@ -350,11 +353,12 @@ class HotWordFilter(BonusFilter):
     def boosted(self, state: State, logits: Tensor) -> Tensor:
         """The bonuses of the rows' nodes."""
         fits = len(logits) <= len(self._boosted)  # not what `verify` reads of a long draft
+        fits = fits and logits.dtype == self._boosted.dtype
         out = self._boosted[: len(logits)] if fits else None
         return self.tables.boosted(state[0], logits, out)
 
     def prefer(
-        self, state: State, logits: Tensor, chosen: Chosen, draw: Draw | None = None
+        self, state: State, logits: Tensor, chosen: Chosen, draws: Draws | None = None
     ) -> Chosen:
         """The token whose bonus puts it above the chosen one."""
         (tokens, logprobs), boosted = chosen, self.boosted(state, logits)
@@ -362,16 +366,19 @@ class HotWordFilter(BonusFilter):
             texts = boosted[:, : self.texts[0].stop]
         else:
             texts = boosted.masked_fill(self.is_text == 0, NEVER)
-        preferred = argmax(texts)
-        if draw is not None:
-            preferred = draw(boosted, preferred, self.is_text)
+        if texts.device.type == "cpu":  # as in `boosted`
+            preferred = torch.from_numpy(texts.numpy().argmax(axis=1))
+        else:
+            preferred = texts.argmax(dim=1)
+        if draws is not None:
+            preferred = draws.replaced(boosted, preferred, self.is_text)
         before, after, bonus, other = (
             source.gather(1, which[:, None]).squeeze(1)
             for source in (logits, boosted)
             for which in (tokens, preferred)
         )
         changed = (self.is_text[tokens] > 0) & (preferred != tokens)
-        if draw is None:  # of equal ones, the first choice
+        if draws is None:  # of equal ones, the first choice
             changed &= other > bonus
         gained = (after - before).masked_fill_(~changed, 0).to(logprobs.dtype)
         return torch.where(changed, preferred, tokens), logprobs + gained
@@ -389,20 +396,6 @@ class HotWordFilter(BonusFilter):
         """Without what an unfinished phrase may lose."""
         nodes, bonuses = self.state
         return bonuses[rows] - self.tables.at_risk[nodes[rows]]
-
-
-def argmax(numbers: Tensor) -> Tensor:
-    """The index of the largest number of each row, [R, n] -> [R] int64: the first one of equals."""
-    size = numbers.shape[1] // BLOCK * BLOCK
-    if numbers.device.type != "cpu" or not size:
-        return numbers.argmax(dim=1)
-    # PyTorch's argmax takes ten times as long as its maximum
-    maxima = numbers[:, :size].unflatten(1, (-1, BLOCK)).amax(dim=2)
-    if size < numbers.shape[1]:
-        maxima = torch.cat([maxima, numbers[:, size:].amax(dim=1, keepdim=True)], dim=1)
-    index = maxima.argmax(dim=1, keepdim=True) * BLOCK + torch.arange(BLOCK)
-    index.clamp_(max=numbers.shape[1] - 1)
-    return index.gather(1, numbers.gather(1, index).argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 FILTERS.append(HotWordFilter)

@@ -73,7 +73,7 @@ def search_all(
     count, width = len(searches), beams.width
     cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
     scratch = (count * width, cache.pages.scratch)
-    state = RowState(model.dims, model.device, count, width, scratch, VOCABULARY)
+    state = RowState(model, count, width, scratch)
     sampler = BeamSampler(state, EOT, cache, beams.patience, skip=True)
     group = RowGroup(width, count)
 

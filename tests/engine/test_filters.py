@@ -234,7 +234,7 @@ def test_verify_reads_each_position_once(model: Model) -> None:
     draft = (300, 301, 300, 301, 300)
     logits = torch.full((len(draft), VOCABULARY.size), -20.0)
     logits[range(len(draft)), list(draft)] = 5.0
-    filters = Filters(1, VOCABULARY, CPU)
+    filters = Filters(1, VOCABULARY, CPU, model.plan.kernels)
     assert window.rules is not None and not filters.prepare([window.rules])
-    found = verify(window, draft, logits, filters, model.plan.kernels)
+    found = verify(window, draft, logits, filters)
     assert found.tokens == draft[:3]

@@ -1,5 +1,6 @@
 """Windows end, and the last ones take their rows: moves of rows are a permutation."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ RULES = Rules(NONE, NONE, False, None, sample_len=9, no_repeat_ngram_size=2)
 
 def runner_of(width: int, group: RowGroup) -> GroupRunner:
     """With random numbers in all rows."""
-    state = RowState(DIMS, CPU, WINDOWS, width, (WINDOWS * width, 999), VOCABULARY)
+    plan = SimpleNamespace(kernels=None)
+    model: Any = SimpleNamespace(dims=DIMS, device=CPU, vocabulary=VOCABULARY, plan=plan)
+    state = RowState(model, WINDOWS, width, (WINDOWS * width, 999))
     state.filters.prepare([RULES])
     unused: Any = None
     sampler = BeamSampler(state, VOCABULARY.eot, unused, 1.0, False)

@@ -18,8 +18,8 @@ from slimwhisper.engine.filters import (
     Timestamps,
     apply_timestamp_rules,
 )
-from slimwhisper.engine.sampling import fastest, uniform, waiting_times
-from slimwhisper.kernels.cpu.library import library
+from slimwhisper.engine.sampling import fastest, make_draws, uniform, waiting_times
+from slimwhisper.kernels.cpu.library import NATIVE, Library, library
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.options import Options
@@ -259,20 +259,19 @@ SAMPLED = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
-@pytest.mark.parametrize("path", ["triton", "c"])
-@pytest.mark.parametrize(
-    ("vocabulary", "rules", "stamp_bonus"),
-    [(VOCABULARY, True, 4.0), (VOCABULARY, True, -4.0), (BEHIND, True, 4.0), (BEHIND, False, 0.0)],
-)
-def test_the_kernel_chooses_as_the_rules_do(
-    vocabulary: Vocabulary, rules: bool, stamp_bonus: float, path: str
-) -> None:
+CASES = [
+    (VOCABULARY, True, 4.0),
+    (VOCABULARY, True, -4.0),
+    (BEHIND, True, 4.0),
+    (BEHIND, False, 0.0),
+]
+Case = tuple[Vocabulary, bool, float]
+
+
+def texts_and_logits(
+    vocabulary: Vocabulary, rules: bool, stamp_bonus: float, device: torch.device
+) -> tuple[Timestamps, Texts, torch.Tensor]:
     """Every state, rows without timestamps, strides, logits that are all banned on one side."""
-    if path == "c" and library() is None:
-        pytest.skip("kernels/cpu is not compiled here")
-    gpu = path == "triton" and torch.cuda.is_available()
-    device = torch.device("cuda" if gpu else "cpu")
     generator, rows = torch.Generator().manual_seed(0), len(SAMPLED)
     enabled = [rules and i % 5 != 4 for i in range(rows)]
     *state, counts = (t.to(device) for t in state_of(SAMPLED, 50, enabled))
@@ -285,11 +284,61 @@ def test_the_kernel_chooses_as_the_rules_do(
     logits[3, :BEGIN] = float("-inf")
     logits[6:9, DIMS.n_vocab :] += 9  # words behind the timestamps, if there are any
     logits[5, 7] = logits[5, 8] = 40.0  # the first of equals
+    return stamps, texts, logits
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # the interpreter's log(0)
+@pytest.mark.parametrize("path", ["triton", "c"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_chooses_as_the_rules_do(case: Case, path: str) -> None:
+    if path == "c" and library() is None:
+        pytest.skip("kernels/cpu is not compiled here")
+    gpu = path == "triton" and torch.cuda.is_available()
+    device = torch.device("cuda" if gpu else "cpu")
+    stamps, texts, logits = texts_and_logits(*case, device)
     plain = Kernels(device, torch.float32, "torch")
-    expected = stamps.most_likely(logits.clone(), texts, plain)
+    expected = stamps.choose(logits.clone(), texts, plain)
     kernels = Kernels(device, torch.float32, "triton" if path == "triton" else "auto")
-    tokens, logprobs = stamps.most_likely(logits, texts, kernels)
+    tokens, logprobs = stamps.choose(logits, texts, kernels)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(logprobs, expected[1])
     assert dict(kernels.used) == {("choose_token", path): 1}
     assert dict(plain.used) == {("choose_token", "torch"): 1}
+
+
+@pytest.mark.skipif(library() is None, reason="kernels/cpu is not compiled here")
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_draws_and_ranks_as_the_rules_do(
+    case: Case, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many keys, beside rows without; and several tokens, by bonuses, too. Where fewer are
+    allowed, the rest is impossible; of a row of NaN, all are NaN.
+    """
+    compiled = Library(NATIVE, wide)
+    monkeypatch.setattr("slimwhisper.kernels.dispatch.library", lambda _: compiled)
+    cpu, generator = torch.device("cpu"), torch.Generator().manual_seed(1)
+    stamps, texts, logits = texts_and_logits(*case, cpu)
+    kernels, plain = (Kernels(cpu, torch.float32, choice) for choice in ("auto", "torch"))
+    rows = len(logits)
+    heat = torch.tensor([0, 0.2, 0.4, 1.0]).repeat(rows)[:rows]
+    ids = heat.nonzero().flatten()
+    for _ in range(40):
+        keys = torch.randint(-(2**63), 2**63 - 1, (rows,), generator=generator)
+        tokens, logprobs = stamps.choose(logits, texts, kernels, draws=make_draws(heat, keys, ids))
+        expected = stamps.choose(logits.clone(), texts, plain, draws=make_draws(heat, keys, ids))
+        assert torch.equal(tokens, expected[0])
+        torch.testing.assert_close(logprobs, expected[1])
+    bonuses = torch.randn(logits.shape, generator=generator)
+    for ranking in (None, logits + bonuses):
+        tokens, logprobs = stamps.choose(logits, texts, kernels, 6, ranking=ranking)
+        expected = stamps.choose(logits.clone(), texts, plain, 6, ranking=ranking)
+        torch.testing.assert_close(logprobs, expected[1])
+        certain = logprobs.isfinite()
+        certain[5, :2] = False  # equals, in any order
+        assert torch.equal(tokens[certain], expected[0][certain]) and certain.sum() > 4 * rows
+    logits[0] = float("nan")
+    for count in (1, 6):
+        _, logprobs = stamps.choose(logits, texts, kernels, count)
+        assert logprobs[0].isnan().all() and not logprobs[1:].isnan().any()
+    assert set(kernels.used) == {("choose_token", "c")}

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slimwhisper.hot_words.filter import HotWordFilter, argmax, hot_words
+from slimwhisper.engine.filters import Filters, Texts
+from slimwhisper.engine.sampling import make_draws
+from slimwhisper.hot_words.filter import HotWordFilter, hot_words
+from slimwhisper.kernels.dispatch import Kernels
 from tests.support.fuzz import examples
 from tests.support.plain_text import SIZE, Phrases
 from tests.support.windows import CPU, VOCABULARY, rules_of
@@ -44,7 +47,8 @@ def test_gains_are_those_of_the_definition(parts: list[tuple[int, ...]]) -> None
         boosted = torch.zeros(1, SIZE, dtype=torch.float64)
         lost = PHRASES.open_points(text)
         boosted[0, NEAR] = torch.tensor(every).double() + lost
-        assert torch.allclose(rows.boosted(state, torch.zeros(1, SIZE).double()), boosted)
+        for logits in (torch.zeros(1, SIZE).double(), torch.zeros(1, SIZE)):
+            assert torch.allclose(rows.boosted(state, logits), boosted.to(logits.dtype))
         gained += PHRASES.gain(text, token)
         rows.state = state = rows.after(state, torch.tensor([token]))
         text.append(token)
@@ -56,9 +60,18 @@ def test_gains_are_those_of_the_definition(parts: list[tuple[int, ...]]) -> None
     assert int(state[0]) - 2 == words.walk(text)[-1] == int(start(text)[1][0]) - 2
 
 
-def test_the_largest_is_argmax() -> None:
-    """Of rows with equal numbers as well, and of any length."""
-    generator = torch.Generator().manual_seed(0)
-    for size in (1, 255, 256, 257, 1000, 50257):
-        numbers = torch.randint(40, (9, size), generator=generator).float()
-        assert torch.equal(argmax(numbers), torch.from_numpy(numbers.numpy().argmax(axis=1)))
+@pytest.mark.parametrize("path", ["auto", "torch"])
+def test_a_banned_timestamp_leaves_the_draws_alone(path: str) -> None:
+    """A third one in a row, far above all text: C leaves it in the logits."""
+    rules, begin = rules_of(hot_words=TANGLED), VOCABULARY.timestamps.start
+    filters = Filters(1, VOCABULARY, CPU, Kernels(CPU, torch.float32, path))
+    filters.prepare([rules])
+    in_use, text = filters.in_use([rules]), (begin + 3, 300, begin + 10, begin + 10)
+    state = {f: tuple(torch.tensor(t[-1:]) for t in f.along(rules, text)) for f in in_use}
+    texts = Texts(torch.zeros(1, 9, dtype=torch.int64), torch.tensor([4]), state)
+    logits = torch.full((1, SIZE), -8.0)
+    logits[0, 1000:1004], logits[0, begin + 20] = 0, 30
+    for key in range(9):
+        draws = make_draws(torch.tensor([0.2]), torch.tensor([key]), torch.tensor([0]))
+        (token,), _ = filters.choose(in_use, logits.clone(), texts, draws)
+        assert int(token) in range(1000, 1004)

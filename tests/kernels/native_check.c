@@ -36,12 +36,12 @@ struct mlp_weights {
     long d, wide;
     int half;
 };
-void choose_token(const float *, const uint8_t *, const int64_t *, const uint8_t *, const uint8_t *,
-                  const int64_t *, const int64_t *, int64_t *, float *, long, long, long, long, long,
-                  long, long, int, int);
-void choose_token_wide(const float *, const uint8_t *, const int64_t *, const uint8_t *,
-                       const uint8_t *, const int64_t *, const int64_t *, int64_t *, float *, long,
-                       long, long, long, long, long, long, int, int);
+#define CHOOSE_TOKEN(name)                                                                         \
+    void name(const float *, const uint8_t *, const int64_t *, const uint8_t *, const uint8_t *,   \
+              const int64_t *, const int64_t *, const float *, const int64_t *, const float *,     \
+              int64_t *, float *, long, long, long, long, long, long, long, long, int, int);
+CHOOSE_TOKEN(choose_token)
+CHOOSE_TOKEN(choose_token_wide)
 #define WEAK
 DECLARE()
 DECLARE(_wide)
@@ -219,8 +219,8 @@ int main(int argc, char **argv) {
         float *logits = read_floats(a * b), *logprobs = allocate(a * sizeof *logprobs);
         int64_t *tokens = allocate(a * sizeof *tokens);
         float *both = out = allocate((size = 2 * a) * sizeof *both);
-        (wide ? choose_token_wide : choose_token)(logits, 0, 0, 0, 0, 0, 0, tokens, logprobs, a, b, b,
-                                                  0, 0, 0, 0, 0, 2);
+        (wide ? choose_token_wide : choose_token)(logits, 0, 0, 0, 0, 0, 0, 0, 0, 0, tokens, logprobs,
+                                                  a, b, b, 0, 0, 0, 0, 1, 0, 2);
         for (long i = 0; i < a; i++) both[2 * i] = (float)tokens[i], both[2 * i + 1] = logprobs[i];
     } else if (n[0] == 9 || n[0] == 10) {
         float *x = read_floats(a * c), *attended = read_floats(a * c), *norms = read_floats(4 * c);
