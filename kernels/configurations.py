@@ -50,8 +50,7 @@ class Configuration:
 @cache
 def configurations() -> tuple[Configuration, ...]:
     """The whole table."""
-    rows = json.loads(TABLE.read_text(encoding="utf-8"))
-    return tuple(Configuration(**row) for row in rows)
+    return tuple(Configuration(**row) for row in json.loads(TABLE.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +76,12 @@ def find_configuration(
     """The best configuration for `queries` queries per window; None if the table has none."""
     if dtype == "bfloat16":  # the same size and instructions
         dtype = "float16"
-    fitting = [
-        c
-        for c in configurations()
-        if (c.kernel, c.dtype, c.width) == (kernel, dtype, width)
-        and c.fits(device.capability, device.shared)
-    ]
-    if not fitting:
-        return None
+    known = [c for c in configurations() if (c.kernel, c.dtype, c.width) == (kernel, dtype, width)]
+    fitting = [c for c in known if c.fits(device.capability, device.shared)]
     one_block = [c for c in fitting if c.block_q >= queries]
-    # several blocks: as few as possible
-    block_q = (min if one_block else max)(c.block_q for c in one_block or fitting)
-    return next(c for c in fitting if c.block_q == block_q)
+    # several blocks: as few as possible; of the same size, the first
+    best = min if one_block else max
+    return best(one_block or fitting, key=lambda c: c.block_q, default=None)
 
 
 def choose_splits(programs: int, tiles: int, concurrent: int, part: float = 0) -> int:

@@ -318,10 +318,10 @@ def in_half(weight: Tensor) -> Tensor:
     if weight.dtype != torch.float32 or compiled is None or not compiled.multiplies(weight):
         return weight
     half = torch.empty_like(weight, dtype=torch.float16)
-    for narrow, wide in zip(half.split(1024), weight.split(1024), strict=True):
-        if not torch.equal(narrow.copy_(wide).float(), wide):
-            return weight  # after the first part, at little cost
-    return half
+    parts = zip(half.split(1024), weight.split(1024), strict=True)
+    # usually ends after the first part, at little cost, if it is not
+    same = all(torch.equal(narrow.copy_(wide).float(), wide) for narrow, wide in parts)
+    return half if same else weight
 
 
 def packed_width(weight: Tensor, small_batches: bool = False) -> int | None:

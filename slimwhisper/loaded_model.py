@@ -13,7 +13,7 @@ from slimwhisper.checkpoint.load import Checkpoint, parse_head_dump
 from slimwhisper.devices import choose_dtype
 from slimwhisper.errors import OptionError
 from slimwhisper.model.encoder import Encoder
-from slimwhisper.model.model import Model
+from slimwhisper.model.model import Model, baseline_bytes
 from slimwhisper.types import Dims
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class LoadedModel:
         Returns:
             The number of bytes.
         """
-        return self.network.baseline_bytes_per_window()
+        return baseline_bytes(self.dims, self.dtype)
 
     def set_alignment_heads(self, dump: bytes) -> None:
         """Set the attention heads that the times of words are read from.

@@ -208,9 +208,8 @@ def _texts(
         attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
-    answers = run_windows(transcriber, search_of(chosen), windows)
     results = []
-    for i, answer in enumerate(answers):
+    for i, answer in enumerate(run_windows(transcriber, search_of(chosen), windows)):
         assert isinstance(answer, Decoded)
         text = tokenizers[i].decode(list(answer.tokens)).strip()
         results.append(

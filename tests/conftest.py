@@ -26,6 +26,16 @@ def run_cli(capsys: pytest.CaptureFixture[str]) -> RunCLI:
     return partial(Run, capsys)
 
 
+@pytest.fixture
+def speakers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As if all that tells speakers apart were installed, in a folder with files."""
+    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: [])
+    monkeypatch.chdir(tmp_path)
+    for name in ("ann.wav", "talk.rttm"):
+        (tmp_path / name).write_text("SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n")
+    (tmp_path / "empty").mkdir()
+
+
 @pytest.fixture(scope="session")
 def digits_path() -> Path:
     """The bundled, trained checkpoint of digit words."""

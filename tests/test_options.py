@@ -95,16 +95,6 @@ def test_numbers_beyond_their_bounds(data: st.DataObject) -> None:
     refusal(MULTILINGUAL, **{row.name: data.draw(beyond)})
 
 
-@pytest.fixture
-def speakers_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As if all that tells speakers apart were installed, in a folder with files."""
-    monkeypatch.setattr("slimwhisper.speakers.choice.missing", lambda _: [])
-    monkeypatch.chdir(tmp_path)
-    for name in ("ann.wav", "talk.rttm"):
-        (tmp_path / name).write_text("SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n")
-    (tmp_path / "empty").mkdir()
-
-
 @pytest.mark.usefixtures("speakers_here")
 @pytest.mark.parametrize(
     ("values", "value", "remedy"),

@@ -120,10 +120,9 @@ def choose_token(
     rows, size = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    flags = [t.view(torch.uint8) if t.dtype == torch.bool else t for t in state]
     choose_token_kernel[(rows,)](
         logits,
-        *flags,
+        *(t.view(torch.uint8) if t.dtype == torch.bool else t for t in state),
         tokens,
         logprobs,
         logits.stride(0),

@@ -301,8 +301,7 @@ def combine_and_map(parts: PartialSums, out: Tensor, maps: Tensor | None) -> Ten
     """
     if maps is None:
         return combine(parts, out)
-    shape = (*out.shape[:2], maps.shape[1])
-    mapped = torch.empty(shape, dtype=maps.dtype, device=maps.device)
+    mapped = maps.new_empty(*out.shape[:2], maps.shape[1])
     if len(parts.sums) and parts.splits <= MAX_MAPPED_SPLITS:
         return combine_mapped(parts, maps, mapped)
     heads = combine(parts, out).transpose(0, 1).to(maps.dtype)

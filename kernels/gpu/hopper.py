@@ -124,8 +124,7 @@ def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
         queries.dtype == torch.bfloat16,
         float8,
     )
-    aligned = all(_aligned(t) for t in (queries, values))
-    return variant if aligned and variant.fits else None
+    return variant if variant.fits and _aligned(queries) and _aligned(values) else None
 
 
 def _aligned(tensor: Tensor) -> bool:

@@ -114,8 +114,7 @@ def load_samples(
             return ArraySamples(np.zeros(0, np.float32))
         return ArraySamples(as_waveform(source, sample_rate=sample_rate))
     _check_rate(sample_rate, for_file=True)
-    how = ReadOptions(allow_truncated, audio_track=audio_track)
-    _, samples = read(source, how)
+    _, samples = read(source, ReadOptions(allow_truncated, audio_track=audio_track))
     return _excerpt(source, samples)
 
 
@@ -151,8 +150,7 @@ def load_channels(
         waveforms = [as_waveform(row, sample_rate=sample_rate) for row in rows]
         return named_channels(list(map(ArraySamples, waveforms)), names, "audio array")
     _check_rate(sample_rate, for_file=True)
-    how = ReadOptions(allow_truncated, split=True, audio_track=audio_track)
-    name, samples = read(source, how)
+    name, samples = read(source, ReadOptions(allow_truncated, split=True, audio_track=audio_track))
     channels = named_channels(channels_of(samples), names, name)
     return {speaker: _excerpt(source, channel) for speaker, channel in channels.items()}
 
@@ -177,9 +175,8 @@ def _excerpt(source: Source | RemoteFile, samples: Samples) -> Samples:
     stop = len(samples) if end is None else round(end * SAMPLE_RATE)
     part = Excerpts(samples, [(round(start * SAMPLE_RATE), stop)])
     if not len(part):
-        seconds = len(samples) / SAMPLE_RATE
+        what = f"no audio from {start:g} s on, as it ends at {len(samples) / SAMPLE_RATE:.3f} s"
         samples.close()
-        what = f"no audio from {start:g} s on, as it ends at {seconds:.3f} s"
         where = name_for_messages(str(source))
         raise AudioError(f"{where}: {what}; check the manifest's offset and duration")
     return part

@@ -85,10 +85,9 @@ class Spectrogram:
         while at < stop:
             index, skipped = divmod(at, WINDOW_FRAMES)
             part = self._block(index)[:, skipped : skipped + stop - at]
-            end = at + part.shape[1]
-            target = mel[:, at - start : end - start]
+            target = mel.narrow(1, at - start, part.shape[1])
             torch.maximum(part, self._floor, out=target).add_(4.0).div_(4.0)
-            at = end
+            at += part.shape[1]
         self._prepare(stop)
         return mel
 
@@ -138,13 +137,12 @@ class Spectrogram:
         # always 3000 frames: only a matrix product of this size gives whisper's values to the bit
         audio = np.zeros(BLOCK_SAMPLES - HOP_SAMPLES + FFT_SAMPLES, np.float32)
         start = index * BLOCK_SAMPLES - HALF
-        samples = self.samples.read(max(start, 0), start + len(audio))
+        before = max(-start, 0)
+        samples = self.samples.read(start + before, start + len(audio))
+        end = before + len(samples)
+        audio[before:end] = samples  # zeros follow
         if index == 0:  # whisper reflects the beginning at the first sample
-            audio[HALF : HALF + len(samples)] = samples
             audio[:HALF] = audio[FFT_SAMPLES:HALF:-1]
-        else:
-            audio[: len(samples)] = samples
-        end = len(samples) + HALF * (index == 0)  # zeros follow
         return log_mel(audio, self.n_mels, -(-end // HOP_SAMPLES))
 
 
@@ -219,8 +217,7 @@ def calibration_mel(n_mels: int, width: int = WINDOW_FRAMES) -> Tensor:
 
     The encoder's output for it is closer to that for speech than random features would be.
     """
-    generator = torch.Generator().manual_seed(0)
-    samples = torch.randn(BLOCK_SAMPLES, generator=generator)
+    samples = torch.randn(BLOCK_SAMPLES, generator=torch.Generator().manual_seed(0))
     seconds = torch.arange(len(samples)) / SAMPLE_RATE
     bursts = torch.sin(2 * torch.pi * 2 * seconds).clamp(min=0)  # two per second, with gaps
     return first_window((0.1 * samples * bursts).numpy(), n_mels, width)

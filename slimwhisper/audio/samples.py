@@ -97,6 +97,13 @@ class ArraySamples:
         """Does nothing: the memory is the caller's."""
 
 
+def _add_span(spans: list[Span], start: int, stop: int) -> None:
+    """Add a span behind the others; those that touch are one."""
+    if spans and spans[-1][1] == start:
+        start, _ = spans.pop()
+    spans.append((start, stop))
+
+
 class StoredSamples:
     """Samples as int16: in memory up to SPOOL_SECONDS, else all in a temporary file. Those of
     several channels are stored in turn, and counted and read as if they were one.
@@ -111,9 +118,8 @@ class StoredSamples:
 
         Raises StorageError if the disk is full, and whatever `pieces` raises.
         """
-        self._file = tempfile.SpooledTemporaryFile(
-            round(SPOOL_SECONDS * SAMPLE_RATE) * SAMPLE_BYTES
-        )
+        in_memory = round(SPOOL_SECONDS * SAMPLE_RATE) * SAMPLE_BYTES
+        self._file = tempfile.SpooledTemporaryFile(in_memory)
         self._close_file = weakref.finalize(self, _close, self._file)
         self._lock = threading.Lock()  # of the file's position
         self._length, self.channels = 0, 1
@@ -124,9 +130,7 @@ class StoredSamples:
                     self.channels = piece.shape[1]
                 if is_silence(piece):
                     start = self._length // self.channels
-                    before = self.silences and self.silences[-1][1] == start
-                    start = self.silences.pop()[0] if before else start
-                    self.silences.append((start, self._length // self.channels + len(piece)))
+                    _add_span(self.silences, start, start + len(piece))
                 self._length += piece.size
                 with _disk_errors(name):
                     self._file.write(piece.tobytes())
@@ -172,12 +176,10 @@ class Excerpts:
     def __init__(self, samples: Samples, regions: Sequence[tuple[int, int]]) -> None:
         """`regions`: [start, stop) in `samples`; parts outside [0, len) are left out."""
         self._samples = samples
-        self._regions: list[tuple[int, int]] = []  # those that touch are one
+        self._regions: list[Span] = []
         for start, stop in ((max(a, 0), min(b, len(samples))) for a, b in regions):
-            if start < stop and self._regions and self._regions[-1][1] == start:
-                self._regions[-1] = (self._regions[-1][0], stop)
-            elif start < stop:
-                self._regions.append((start, stop))
+            if start < stop:
+                _add_span(self._regions, start, stop)
         # where each region begins here, then the length
         lengths = (stop - start for start, stop in self._regions)
         *self._starts, self._length = accumulate(lengths, initial=0)
@@ -216,8 +218,7 @@ class Excerpts:
         A border between two regions is the start of the later one or, with `end`, the end of the
         earlier one. Positions past the last region continue after its end.
         """
-        bisect = bisect_left if end else bisect_right
-        region = max(bisect(self._starts, position) - 1, 0)
+        region = max((bisect_left if end else bisect_right)(self._starts, position) - 1, 0)
         return position - self._starts[region] + self._regions[region][0]
 
     def original_span(self, start: int, stop: int) -> tuple[int, int]:

@@ -353,8 +353,7 @@ class PagedLayer(SelfLayer):
         if rows.table is not None and self.page == PAGE:
             return rows.table
         count = -(-self.length // self.page)
-        first_pages = rows.ids[:: rows.tokens, None] * count
-        return first_pages + torch.arange(count, device=first_pages.device)
+        return rows.ids[:: rows.tokens, None] * count + torch.arange(count, device=rows.ids.device)
 
     def locations(self, rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Page, and index within it, of the tokens at positions [R] or [R, T] int64 of each row."""

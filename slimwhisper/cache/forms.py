@@ -200,8 +200,7 @@ class K(Form):
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
         """Move the weights of the value behind the inverse of the key's."""
-        value_map = block.solve(block.key, block.value)
-        return block.folded(self, project=block.key, value_map=value_map)
+        return block.folded(self, project=block.key, value_map=block.solve(block.key, block.value))
 
 
 class V(Form):
@@ -211,8 +210,7 @@ class V(Form):
 
     def fold(self, block: "Attention", context: "Context") -> "Folded":
         """Move the weights of the key behind the inverse of the value's."""
-        key_map = block.solve(block.value, block.key)
-        return block.folded(self, project=block.value, key_map=key_map)
+        return block.folded(self, project=block.value, key_map=block.solve(block.value, block.key))
 
 
 class E8(Form):

@@ -80,9 +80,8 @@ class KVCross(CrossLayer):
 
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]."""
-        queries = self.heads.queries(x)  # [R, h, T, d_k]
+        by_token = self.heads.queries(x).transpose(1, 2)  # [R, T, h, d_k]
         (keys, slots), (values, _) = map(rows.of_slots, (self.store.keys, self.store.values))
-        by_token = queries.transpose(1, 2)
         reads = rows.audio_reads(slots, keys.shape[2], x.dtype)
         mixed = self.heads.kernels.heads(by_token.flatten(0, 1), keys, values, reads)
         return self.heads.output(mixed.view(by_token.shape).transpose(1, 2))
@@ -90,8 +89,7 @@ class KVCross(CrossLayer):
     def scores(self, x: Tensor, rows: Rows, heads: Tensor) -> Tensor:
         """x [R, T, d], heads [n] int64 -> [R, n, T, p], before the softmax."""
         queries = self.heads.queries(x)[:, heads] * x.new_tensor(self.heads.width**-0.5)
-        keys = self.store.keys[rows.slots][:, heads]
-        return queries @ keys.transpose(2, 3)
+        return queries @ self.store.keys[rows.slots][:, heads].transpose(2, 3)
 
 
 class KVSelf(PagedLayer):
@@ -116,8 +114,7 @@ class KVSelf(PagedLayer):
     def prefill(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d]; stores K and V, each [R, h, T, d_k]."""
         keys, values = self.heads.keys_values(x)
-        locations = self.begin(rows, x.shape[1])
-        self.write(locations, keys.transpose(1, 2), values.transpose(1, 2))
+        self.write(self.begin(rows, x.shape[1]), keys.transpose(1, 2), values.transpose(1, 2))
         mixed = head_attention(self.heads.queries(x), keys, values, is_causal=True)
         return self.heads.output(mixed)
 

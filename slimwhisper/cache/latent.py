@@ -113,8 +113,7 @@ class LatentStore(CrossStore):
 
     def put(self, slots: Tensor, features: Tensor) -> None:
         """features [G, q, d] -> latents [G, q, d], the first q positions of `slots` [G] int64."""
-        positions = slice(features.shape[1])
-        self.latent.write((slots, positions), latent_of(self.weights, features))
+        self.latent.write((slots, slice(features.shape[1])), latent_of(self.weights, features))
 
 
 class LatentCross(CrossLayer):
@@ -215,6 +214,5 @@ class LatentSelf(PagedLayer):
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores the tokens' latents [R, d], reads step.extent a row."""
         if not self._stores_norm:
-            latent = latent_of(self.attention.weights, x[:, 0])
-            self.latent.write(self.step_locations(step), latent)
+            self.latent.write(self.step_locations(step), latent_of(self.attention.weights, x[:, 0]))
         return self.attention.attend(x, self.latent, self.reads(step))

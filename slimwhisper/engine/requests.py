@@ -75,10 +75,9 @@ class Search:
         Returns:
             The number of pages.
         """
-        samples = 0
-        if self.beams is not None or self.samples > 1:  # they have rows of their own
-            samples = -(-slots // self.samples) * self.samples
-        rows = slots * (self.beams or 1) + samples
+        rows = slots * (self.beams or 1)
+        if self.beams is not None or self.samples > 1:  # samples have rows of their own
+            rows += -(-slots // self.samples) * self.samples
         return max(rows * pages_of(context), self.least_pages(context))
 
     def usual_pages(self, context: int, slots: int) -> int:

@@ -248,8 +248,7 @@ class Scheduler:
                 ticket.limit = 0
                 continue
             ticket.state = TicketState.GONE
-            if ticket.slot >= 0:
-                del self.by_slot[ticket.slot]
+            self.by_slot.pop(ticket.slot, None)
         self.waiting = deque(t for t in self.waiting if t.state is TicketState.WAITING)
 
     # -- work ----------------------------------------------------------------------------------
@@ -263,7 +262,10 @@ class Scheduler:
         preempted = self._grow_texts(plan)
         free = (s for s in range(self.slots) if s not in self.by_slot)
         full = sum(1 for _ in self.tickets(TicketState.READY)) > self.main_group.room
-        hold = full and self._may_hold(max_batch)
+        # whether the few rows that are free wait until more are, to start several texts
+        together = min(max_batch, self.main_group.capacity // ROWS_PER_START)
+        few = bool(self.main_group.tickets) and self.main_group.room < together
+        hold = self.batched and full and few
         for slot, _ in zip(free, range(self._encode_count(max_batch, full)), strict=False):
             ticket = self.waiting.popleft()
             ticket.slot = slot
@@ -292,12 +294,6 @@ class Scheduler:
         if self.batched:
             count = 0 if any(self.tickets(TicketState.ENCODING)) else min(count, max_batch)
         return 0 if full and count < max_batch else count
-
-    def _may_hold(self, max_batch: int) -> bool:
-        """Whether the few rows that are free may wait until more are, to start several texts."""
-        group = self.main_group
-        together = min(max_batch, group.capacity // ROWS_PER_START)
-        return self.batched and bool(group.tickets) and group.room < together
 
     def group_of(self, window: Window) -> RowGroup:
         """The group that decodes a window's attempt."""

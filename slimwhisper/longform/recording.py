@@ -219,8 +219,7 @@ class Session:
 
         Returns its probability, its code, and the probability of each.
         """
-        mel, prompt = self.mel.for_encoder(*audio), (self.vocabulary.sot,)
-        answer = yield Window(mel, prompt, 0, rules=None)
+        answer = yield Window(self.mel.for_encoder(*audio), (self.vocabulary.sot,), 0, rules=None)
         assert isinstance(answer, Languages)
         language = answer.most_likely(self._languages)
         before, self._spoken_language = self._spoken_language, language
@@ -305,8 +304,7 @@ class Session:
         # a window whose text is just <|0.00|><|0.00|> would be decoded in an endless loop
         self._seek = seek if seek > span.start else span.start + span.frames
         if not timed.dropped:
-            number = len(self.segments)
-            new = [replace(_cleared(s), id=i) for i, s in enumerate(new, start=number)]
+            new = [replace(_cleared(s), id=i) for i, s in enumerate(new, len(self.segments))]
             for change in self._passes.windows:
                 new = change(new, window)
             self.segments += new

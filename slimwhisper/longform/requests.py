@@ -64,12 +64,10 @@ def _rules(
     **others: Any,
 ) -> Rules:
     """others: fields of `Rules`."""
-    limit = round(latest_first * POSITIONS_PER_SECOND) if latest_first else None
-    first = _not_first(vocabulary) if blank else []
     return Rules(
         suppress=torch.tensor(suppressed_tokens(vocabulary, suppressed), dtype=torch.int64),
-        suppress_first=torch.tensor(first, dtype=torch.int64),
-        max_initial_timestamp=limit,
+        suppress_first=torch.tensor(_not_first(vocabulary) if blank else [], dtype=torch.int64),
+        max_initial_timestamp=round(latest_first * POSITIONS_PER_SECOND) if latest_first else None,
         **others,
     )
 

@@ -82,8 +82,7 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [..., d] after the last norm -> [..., V] in at least float32."""
-        logits = self.head.unrounded(hidden)
-        return logits.to(at_least_float32(self.dtype))[..., : self.size]
+        return self.head.unrounded(hidden).to(at_least_float32(self.dtype))[..., : self.size]
 
     @torch.inference_mode()
     def prefill(

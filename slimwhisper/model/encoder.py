@@ -41,8 +41,7 @@ class _Convolution:
     def __call__(self, x: Tensor) -> Tensor:
         """x [B, T, in] -> [B, T / stride, out]."""
         if isinstance(self.weight, Tensor):
-            channels = x.transpose(1, 2)
-            y = F.conv1d(channels, self.weight, self.bias, stride=self.stride, padding=1)
+            y = F.conv1d(x.transpose(1, 2), self.weight, self.bias, stride=self.stride, padding=1)
             return F.gelu(y).transpose(1, 2)
         padded = F.pad(x.to(self.bias.dtype), (0, 0, 1, 1))
         windows = padded.unfold(1, 3, self.stride)  # [B, T, in, 3]
@@ -123,11 +122,8 @@ class Encoder:
         self.conv1 = _Convolution.read(source / "conv1", stride=1)
         self.conv2 = _Convolution.read(source / "conv2", stride=2)
         self.positions = source.tensor("positional_embedding", at_least_float32(dtype))
-        blocks = source / "blocks"
-        self.blocks = [
-            _EncoderBlock.read(blocks / str(i), dims.n_audio_head)
-            for i in range(dims.n_audio_layer)
-        ]
+        blocks = (source / "blocks" / str(i) for i in range(dims.n_audio_layer))
+        self.blocks = [_EncoderBlock.read(block, dims.n_audio_head) for block in blocks]
         self.norm = LayerNorm.read(source / "ln_post")
         self.rows = encoder_rows([b.weights() for b in self.blocks], self.norm) if on_cpu else []
 
@@ -151,7 +147,10 @@ class Encoder:
         out = torch.empty(x.shape, dtype=self.dtype, device=self.device)
         x = torch.add(x, self.positions[: x.shape[1]], out=out)  # rounded once
         if self.rows and not intercepted():
-            return self._by_rows(x)
+            operands = self.rows[0](x, None)  # the blocks and the last norm, in C
+            for block, rows in zip(self.blocks, self.rows[1:], strict=True):
+                operands = rows(x, block.attend(*operands))
+            return operands[0]
         stream = Residual(x, self.kernels)
         for block in self.blocks:
             block(stream)
@@ -165,10 +164,3 @@ class Encoder:
         if not silent:
             return x
         return torch.cat([x[:, :-1], x[:, -2:-1].expand(-1, silent, -1), x[:, -1:]], dim=1)
-
-    def _by_rows(self, x: Tensor) -> Tensor:
-        """The blocks and the last norm, in C: x [B, q, d] -> [B, q, d]."""
-        operands = self.rows[0](x, None)
-        for block, rows in zip(self.blocks, self.rows[1:], strict=True):
-            operands = rows(x, block.attend(*operands))
-        return operands[0]

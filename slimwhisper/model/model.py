@@ -109,10 +109,9 @@ class Model:
         """
         count = max(len(tokens), len(features))
         tokens = tokens.to(self.device).expand(count, -1)
-        features = features.expand(count, -1, -1)
         cache = DecoderCache(self.allocate_cross(count), self.allocate_self(count))
         rows = Rows.block(count, device=self.device)
-        cache.cross.put(rows.slots, features.to(self.device, self.dtype))
+        cache.cross.put(rows.slots, features.expand(count, -1, -1).to(self.device, self.dtype))
         return self.decoder.logits(self.decoder.prefill(tokens, rows, cache))
 
     def audio_bytes(self, slots: int) -> int:
@@ -126,10 +125,6 @@ class Model:
     def bytes_per_window(self) -> int:
         """Bytes of one more slot with one row."""
         return self.audio_bytes(1) + self.text_bytes()
-
-    def baseline_bytes_per_window(self) -> int:
-        """The same with keys and values for every layer and token."""
-        return baseline_bytes(self.dims, self.dtype)
 
 
 def baseline_bytes(dims: Dims, dtype: torch.dtype) -> int:

@@ -105,8 +105,7 @@ class FairLock:
                     # one of this thread's is left of an interrupt, as nobody gets it twice
                     self._queue = deque(other for other in self._queue if other != place)
                     self._queue.append(place)
-                    while self._queue[0] is not place:
-                        self._changed.wait()
+                    self._changed.wait_for(lambda: self._queue[0] is place)
             yield held
         finally:
             if held:
@@ -246,15 +245,15 @@ class SharedEngine:
         reserved = min(len(streams), speaking + 1, slots - for_recordings)
         if not (slots == 1 and self._live_were_first):
             self._fill_live(engine, streams, limit)
-        self.unused = max(reserved - self._busy(streams), 0)
+        self.unused = max(reserved - len(self._running(streams)), 0)
         self._fill_recordings(engine, most=1)
         if slots == 1 and self._live_were_first:
             self._fill_live(engine, streams, limit)
-        self._live_were_first = self._busy(streams) > 0
+        self._live_were_first = len(self._running(streams)) > 0
 
     @staticmethod
-    def _busy(submissions: list[Submission]) -> int:
-        return sum(len(s.running) for s in submissions)
+    def _running(submissions: list[Submission]) -> set[Decoding]:
+        return {decoding for s in submissions for decoding in s.running}
 
     def _fill_live(self, engine: Engine, streams: list[Submission], limit: int) -> None:
         """Start live windows that are due.
@@ -262,19 +261,13 @@ class SharedEngine:
         A GPU's encoder gets one full batch ahead. On a CPU it gets a few windows: updates that
         start later have newer audio. limit: of live windows in the engine.
         """
-        in_engine = {decoding for s in streams for decoding in s.running}
-        free_windows = min(ENCODE_BATCH, engine.prefetch - engine.unencoded(in_engine))
-        while free_windows > 0 and self._busy(streams) < limit and engine.room > 0:
-            due = [
-                (deadline, i)
-                for i, s in enumerate(streams)
-                if s in self.submissions
-                and s.call.has_room
-                and (deadline := s.source.due) is not None
-            ]
+        free_windows = min(ENCODE_BATCH, engine.prefetch - engine.unencoded(self._running(streams)))
+        while free_windows > 0 and len(self._running(streams)) < limit and engine.room > 0:
+            able = [s for s in streams if s in self.submissions and s.call.has_room]
+            due = [(at, i) for i, s in enumerate(able) if (at := s.source.due) is not None]
             if not due:
                 return
-            free_windows -= self._start(engine, streams[min(due)[1]])
+            free_windows -= self._start(engine, able[min(due)[1]])
 
     def _fill_recordings(self, engine: Engine, most: int | None = None) -> None:
         """Start recordings' windows: first of the one with the fewest in slots, then of the one
@@ -284,10 +277,8 @@ class SharedEngine:
         """
         while engine.room > self.unused:
             waiting = self.recordings
-            if most is not None:
-                in_engine = {decoding for s in waiting for decoding in s.running}
-                if engine.unencoded(in_engine) >= most:
-                    return
+            if most is not None and engine.unencoded(self._running(waiting)) >= most:
+                return
             waiting.sort(key=lambda s: len(s.running))
             if not any(self._start(engine, s) for s in waiting if s.call.has_room):
                 return
@@ -329,8 +320,7 @@ class SharedEngine:
             raise SlimWhisperError(problem) from error
         for ticket, answer in answers:
             self._accept(engine, ticket, answer)
-        seconds = time.perf_counter() - since
-        return Stepped(filled, slots, seconds, engine.preemptions - before)
+        return Stepped(filled, slots, time.perf_counter() - since, engine.preemptions - before)
 
     def _accept(self, engine: Engine, ticket: Ticket, answer: Answer) -> None:
         """Pass an answer to its session, and the next request to the engine, or free the slot.
@@ -344,7 +334,7 @@ class SharedEngine:
         try:
             if decoding in submission.running:  # else it has ended in the meantime
                 request = source.accept(decoding.session, answer)
-                if isinstance(request, Window) and self._must_pause(submission, request):
+                if isinstance(request, Window) and self._must_pause(engine, submission, request):
                     submission.paused.append((decoding.session, request))
                     request = None
                 if request is None:
@@ -357,13 +347,12 @@ class SharedEngine:
             self.end(submission, Failed(submission.tag, error))
             engine.reply(ticket, None)
 
-    def _must_pause(self, submission: Submission, request: Window) -> bool:
+    def _must_pause(self, engine: Engine, submission: Submission, request: Window) -> bool:
         if request.mel is None or submission.source.live:
             return False
-        assert self.engine is not None
-        live_waits = self.engine.slots == 1 and any(s.source.due is not None for s in self.live)
+        live_waits = engine.slots == 1 and any(s.source.due is not None for s in self.live)
         all_run = all(s.running for s in self.recordings)
-        return live_waits or self.unused >= self.engine.slots or not all_run
+        return live_waits or self.unused >= engine.slots or not all_run
 
     # -- sources come and go -------------------------------------------------------------------
 

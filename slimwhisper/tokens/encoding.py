@@ -47,9 +47,7 @@ _MORE = """
 my burmese|ca valencian|nl flemish|ht haitian|lb letzeburgesch|ps pushto|pa panjabi|ro moldavian
 ro moldovan|si sinhalese|es castilian|zh mandarin
 """
-TO_LANGUAGE_CODE = {
-    name: code for pairs in (LANGUAGES.items(), _pairs(_MORE)) for code, name in pairs
-}
+TO_LANGUAGE_CODE = {name: code for code, name in (*LANGUAGES.items(), *_pairs(_MORE))}
 
 # Whisper's code; ISO 639's codes of three letters, bibliographic ones and the largest member of a
 # group of languages too; codes that ISO has replaced; codes of countries; some languages' own names

@@ -16,18 +16,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from slimwhisper import outputs as formats
+from slimwhisper.app.page import posts
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.files import PageResults, make_results_router
-from slimwhisper.app.page.posts import (
-    MAX_PARTS,
-    MAX_SEGMENTS,
-    MAX_TEXT,
-    EditRequest,
-    LiveTranscript,
-    live_formats,
-    make_edit_router,
-    make_live_router,
-)
 from slimwhisper.app.server import add_error_handlers
 from slimwhisper.outputs import FORMATS, OutputFormat
 from slimwhisper.types import Segment, Transcript, Word
@@ -60,8 +51,8 @@ class Site:
         one.edits, other.edits = Edits(transcript()), Edits(transcript())
         app = FastAPI()
         add_error_handlers(app)
-        routers = make_results_router(results), make_edit_router(results)
-        for router in (*routers, make_live_router(lambda: "ek_1")):
+        routers = make_results_router(results), posts.make_edit_router(results)
+        for router in (*routers, posts.make_live_router(lambda: "ek_1")):
             app.include_router(router)
         self.client = TestClient(app)
         self.result = f"/page/result/{one.token}"
@@ -69,7 +60,7 @@ class Site:
 
     def downloads(self) -> dict[str, bytes]:
         """The first result's files: there are no speakers."""
-        return {f: self.client.get(f"{self.result}.{f}").content for f in live_formats()}
+        return {f: self.client.get(f"{self.result}.{f}").content for f in posts.live_formats()}
 
     def zipped(self) -> dict[str, bytes]:
         """The files of both."""
@@ -169,7 +160,7 @@ def test_corrections_that_are_refused(site: Site) -> None:
     plain = site.downloads()
     for body in (*TABLES["edits"], {"speaker": ["A", "x" * 101]}):
         site.refused(400, site.edit, body)
-    long = {"texts": [[0, WAS, "x" * (MAX_TEXT + 1)]]}
+    long = {"texts": [[0, WAS, "x" * (posts.MAX_TEXT + 1)]]}
     assert "texts.0.2" in site.refused(400, site.edit, long)
     site.refused(409, site.edit, '{"undo": 0}')
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
@@ -200,7 +191,7 @@ def test_every_format_of_a_live_transcript(site: Site) -> None:
     )
     long = {"start": 3.0, "end": 23.0, "text": "We came home late, and nobody had seen us. " * 5}
     assert site.written("srt", [long]).count("\n\n") == 5, "a cue for each sentence"
-    for format in live_formats():
+    for format in posts.live_formats():
         assert "five" in site.written(format, SAID)
         site.written(format, [])
 
@@ -226,13 +217,16 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
     for field, value, message in (
         *(("end", "soon", "segments.0.end"), ("end", 0.1, "the end is before")),
         *(("end", 1e300, "segments.0.end"), ("end", float("inf"), "")),
-        *(("start", -1, "segments.0.start"), ("text", "x" * (MAX_TEXT + 1), "segments.0.text")),
-        *(("words", WORDS[0] * (MAX_PARTS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
-        *(("tokens", [1] * (MAX_PARTS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
+        *(
+            ("start", -1, "segments.0.start"),
+            ("text", "x" * (posts.MAX_TEXT + 1), "segments.0.text"),
+        ),
+        *(("words", WORDS[0] * (posts.MAX_PARTS // 2 + 1), "words"), ("tokens", [-1], "tokens.0")),
+        *(("tokens", [1] * (posts.MAX_PARTS + 1), "tokens"), ("avg_logprob", "low", "avg_logprob")),
     ):
         wrong = {**body, "segments": [{**SAID[0], field: value}]}
         assert message in site.refused(400, f"{FILE}.srt", wrong), field
-    many = [{"start": 0, "end": 0, "text": ""}] * (MAX_SEGMENTS + 1)
+    many = [{"start": 0, "end": 0, "text": ""}] * (posts.MAX_SEGMENTS + 1)
     for change in ({"language": "xx"}, {"segments": many}, {"path": "/etc/passwd"}):
         assert next(iter(change)) in site.refused(400, f"{FILE}.srt", body | change)
     site.refused(400, f"{FILE}.srt", "{")
@@ -243,10 +237,10 @@ def test_live_transcripts_that_are_refused(site: Site) -> None:
 def test_only_the_first_mistake_is_looked_for(site: Site) -> None:
     """In 8 MB, there could be millions, of a kB each."""
     for kind, body in (
-        (EditRequest, {"texts": [1] * 9}),
-        (LiveTranscript, {"language": "en", "segments": [1] * 9}),
-        (LiveTranscript, {"language": "en", "segments": [SEGMENT | {"words": [1] * 9}]}),
-        (LiveTranscript, {"language": "en", "segments": [SEGMENT | {"tokens": ["x"] * 9}]}),
+        (posts.EditRequest, {"texts": [1] * 9}),
+        (posts.LiveTranscript, {"language": "en", "segments": [1] * 9}),
+        (posts.LiveTranscript, {"language": "en", "segments": [SEGMENT | {"words": [1] * 9}]}),
+        (posts.LiveTranscript, {"language": "en", "segments": [SEGMENT | {"tokens": ["x"] * 9}]}),
     ):
         with pytest.raises(ValidationError) as raised:
             kind.model_validate_json(json.dumps(body))

@@ -11,17 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.app.service.jobs import (
-    AHEAD,
-    AHEAD_BYTES,
-    Event,
-    Job,
-    Jobs,
-    JobStarted,
-    ModelChoice,
-    ModelError,
-    StoppingError,
-)
+from slimwhisper.app.service import jobs
 from slimwhisper.app.service.service import Service
 from slimwhisper.engine.engine import Engine
 from slimwhisper.errors import OptionError
@@ -45,7 +35,7 @@ def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) 
     texts = []
     for name, events in ends.items():
         started, *progress, last = events
-        assert isinstance(started, JobStarted) and isinstance(last, Finished)
+        assert isinstance(started, jobs.JobStarted) and isinstance(last, Finished)
         assert started.seconds > 3
         assert all(isinstance(p, Progress) for p in progress)
         assert [s for p in progress for s in p.news[0]] == list(last.result.segments), name
@@ -71,7 +61,8 @@ def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
     assert "broken.m4a: not audio" in str(broken.error)
     assert isinstance(wrong.error, OptionError)
     error = unknown.error
-    assert isinstance(error, ModelError) and "gigantic cannot be loaded at the moment" in str(error)
+    assert isinstance(error, jobs.ModelError)
+    assert "gigantic cannot be loaded at the moment" in str(error)
     assert plain.text == beams.text == other.text == again.text
     last, without = words.last, plain.last
     assert isinstance(last, Finished) and isinstance(without, Finished)
@@ -85,11 +76,11 @@ def test_requests_differ_and_a_bad_one_harms_no_other(make: Make) -> None:
 def test_cancelled_jobs_leave_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(batch_size=1)
     long, running = Upload(service, LONG), Upload(service)
-    assert isinstance(long.events.get(timeout=60), JobStarted)
+    assert isinstance(long.events.get(timeout=60), jobs.JobStarted)
     service.cancel(long.job)
     assert running.text
     assert eventually(lambda: service.in_flight == 0) and service.counts.cancelled == 1
-    emitted: list[Event] = []
+    emitted: list[jobs.Event] = []
     while not long.events.empty():
         emitted.append(long.events.get())
     assert not any(isinstance(e, Finished | Failed) for e in emitted)
@@ -117,9 +108,9 @@ def test_whose_recording_is_read_next(asked: list[tuple[str, str, int]], slots: 
     """Those of one model, by turns of the users; a few, or as many small ones as a step can take,
     so that a hundred files of one user do not keep another waiting.
     """
-    queue, waiting = Jobs(), list[Job]()
+    queue, waiting = jobs.Jobs(), list[jobs.Job]()
     for user, model, megabytes in asked:
-        waiting.append(Job(Path("gone"), "a", ModelChoice(model), {}, user, print))
+        waiting.append(jobs.Job(Path("gone"), "a", jobs.ModelChoice(model), {}, user, print))
         waiting[-1].size = megabytes << 20
         queue.enqueue(waiting[-1])
     chosen = queue.next_to_read(slots, lambda job: True)
@@ -130,12 +121,12 @@ def test_whose_recording_is_read_next(asked: list[tuple[str, str, int]], slots: 
         assert job is min(
             (o for o in same if o not in chosen[:number]), key=lambda o: users[o.user]
         )
-        if number >= AHEAD:
-            assert number < slots and sum(o.size for o in chosen[:number]) < AHEAD_BYTES
+        if number >= jobs.AHEAD:
+            assert number < slots and sum(o.size for o in chosen[:number]) < jobs.AHEAD_BYTES
     left = [job for job in waiting if job not in chosen]
     if left and left[0].model == waiting[0].model:
-        many = len(chosen) >= slots or sum(job.size for job in chosen) >= AHEAD_BYTES
-        assert len(chosen) >= AHEAD and many
+        many = len(chosen) >= slots or sum(job.size for job in chosen) >= jobs.AHEAD_BYTES
+        assert len(chosen) >= jobs.AHEAD and many
     assert not queue.next_to_read(slots, lambda job: False)
 
 
@@ -145,7 +136,7 @@ def test_a_process_that_was_forked(make: Make) -> None:
     service = make()
     assert Upload(service).text
     if not (child := os.fork()):
-        with suppress(StoppingError):
+        with suppress(jobs.StoppingError):
             Upload(service)
             os._exit(1)
         os._exit(0)

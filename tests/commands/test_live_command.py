@@ -22,15 +22,7 @@ from slimwhisper.commands.live import command, flags, outputs
 from slimwhisper.commands.live.outputs import Screen
 from slimwhisper.commands.live.source_reader import SourceReader, paced
 from slimwhisper.errors import AudioError
-from slimwhisper.live.types import (
-    LiveEvent,
-    LiveOptions,
-    SpeakersNamed,
-    SpeechStarted,
-    SpeechStopped,
-    TextUpdate,
-    UtteranceEnded,
-)
+from slimwhisper.live import types
 from slimwhisper.types import SAMPLE_RATE, Segment, Word
 from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
@@ -43,14 +35,14 @@ def segment(number: int, text: str) -> Segment:
     return Segment(number, 0, float(number), number + 0.75, text, [], 0.0, -0.1, 1.0, 0.0)
 
 
-def utterance(number: int, text: str) -> list[LiveEvent]:
+def utterance(number: int, text: str) -> list[types.LiveEvent]:
     """What is told of an utterance whose text is committed word by word."""
     words = re.findall(" *[^ ]+", text)
-    told: list[LiveEvent] = [SpeechStarted(number, float(number))]
+    told: list[types.LiveEvent] = [types.SpeechStarted(number, float(number))]
     for word, tail in zip(words, [*words[1:], ""], strict=True):
-        told.append(TextUpdate(number, word, tail, (Word(word, 0.5, 0.75, 0.9),), 1.0))
-    told.append(SpeechStopped(number, number + 0.75))
-    return [*told, UtteranceEnded(number, (segment(number, text),), text, "en")]
+        told.append(types.TextUpdate(number, word, tail, (Word(word, 0.5, 0.75, 0.9),), 1.0))
+    told.append(types.SpeechStopped(number, number + 0.75))
+    return [*told, types.UtteranceEnded(number, (segment(number, text),), text, "en")]
 
 
 class Model:
@@ -74,14 +66,14 @@ class Model:
         self.options = options
         return self if source is None else self.events(source)
 
-    def __iter__(self) -> Iterator[LiveEvent]:
+    def __iter__(self) -> Iterator[types.LiveEvent]:
         return self.events(self._pieces())
 
     def _pieces(self) -> Iterator[np.ndarray]:
         while (piece := self._queue.get()) is not None:
             yield piece
 
-    def events(self, source: Iterable[np.ndarray]) -> Iterator[LiveEvent]:
+    def events(self, source: Iterable[np.ndarray]) -> Iterator[types.LiveEvent]:
         told = 0
         for piece in source:
             self.pieces.append(len(piece))
@@ -149,7 +141,7 @@ def test_a_real_model(run_cli: RunCLI, stdin: Callable[[bytes], object], piped: 
 def test_flags_are_the_options() -> None:
     """Names and defaults; those without a flag are what the library has."""
     chosen = flags.live_options(build_parser().parse_args(["live"]))
-    assert LiveOptions(**chosen) == LiveOptions()
+    assert types.LiveOptions(**chosen) == types.LiveOptions()
     assert tuple(outputs.OUTPUTS) == flags.FORMATS
 
 
@@ -159,9 +151,9 @@ def test_subtitles_are_sentences(tmp_path: Path, name: str, last: str) -> None:
     path, said = tmp_path / f"out.{name}", "We came home late, and nobody had seen us. " * 5
     with outputs.open_outputs(name, path) as emit:
         for number, text in enumerate((said, "Yes --> &.")):
-            emit(SpeechStopped(number, number + 13.0))
+            emit(types.SpeechStopped(number, number + 13.0))
             spoken = Segment(0, 0, 13.0 * number, number + 12.6, text, [], 0.0, -0.1, 1.0, 0.0)
-            emit(UtteranceEnded(number, (spoken,), text, "en"))
+            emit(types.UtteranceEnded(number, (spoken,), text, "en"))
     rows = [block.split("\n") for block in path.read_text().strip().split("\n\n")]
     cues = [row[1:] for row in rows] if name == "srt" else rows[1:]
     assert rows[-1][0] == "6" if name == "srt" else rows[0] == ["WEBVTT"]
@@ -180,9 +172,9 @@ def test_speakers_are_named_at_the_end(
     monkeypatch.setattr(outputs, "is_screen", lambda _: terminal)
     with outputs.open_outputs("text", path, diarize=True) as emit:
         for number, text in enumerate([" one", " two", ""]):
-            emit(TextUpdate(number, text, ""))
-            emit(UtteranceEnded(number, (segment(0, text),), text.strip(), "en"))
-        emit(SpeakersNamed(((0, 0, "Zoë"), (1, 0, "Bo"))))
+            emit(types.TextUpdate(number, text, ""))
+            emit(types.UtteranceEnded(number, (segment(0, text),), text.strip(), "en"))
+        emit(types.SpeakersNamed(((0, 0, "Zoë"), (1, 0, "Bo"))))
     assert path.read_text(encoding="utf-8") == "one\ntwo\n\nZoë: one\nBo: two\n"
     assert capsys.readouterr().out.endswith("\nZoë: one\nBo: two\n")
 
@@ -406,10 +398,10 @@ def test_the_tail_is_rewritten_in_place(terminal: Terminal) -> None:
         (" two three", " four five six", ["one two three four", "five six"]),
         (" four five six seven", "", ["one two three four", "five six seven"]),
     ):
-        screen.event(TextUpdate(0, committed, tail))
+        screen.event(types.TextUpdate(0, committed, tail))
         assert [line.rstrip() for line in terminal.text()] == shown
-    screen.event(UtteranceEnded(0, (), " one two three four five six seven", "en"))
-    screen.event(TextUpdate(1, "", " next"))
+    screen.event(types.UtteranceEnded(0, (), " one two three four five six seven", "en"))
+    screen.event(types.TextUpdate(1, "", " next"))
     assert [line.rstrip() for line in terminal.text()][-1] == "next"
     screen.close()
     assert [line.rstrip() for line in terminal.text()] == ["one two three four", "five six seven"]
@@ -424,7 +416,7 @@ def test_dim_or_bracket(
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     screen = Screen(terminal, width=20)  # type: ignore[arg-type]
-    screen.event(TextUpdate(0, " one", " two"))
+    screen.event(types.TextUpdate(0, " one", " two"))
     everything = "".join(written)
     assert ("\x1b[2m two" in everything) != no_color
     assert ("one [two]" in everything) == no_color

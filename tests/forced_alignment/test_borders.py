@@ -7,13 +7,7 @@ import pytest
 import torch
 
 from slimwhisper.engine.requests import Alignment
-from slimwhisper.forced_alignment.borders import (
-    POSITION,
-    _likeliest,
-    speech_odds,
-    word_attention,
-    word_borders,
-)
+from slimwhisper.forced_alignment import borders
 from tests.support.scripted import tokenizer
 
 N_MELS = 8
@@ -39,40 +33,40 @@ def attention_to(words: list[tuple[int, int]], positions: int) -> np.ndarray:
 def test_borders_are_where_the_sound_is(noise: float) -> None:
     """All words attend a little to the silence before them, too."""
     words = [(120, 135), (145, 157), (175, 205)]
-    found = word_borders(attention_to(words, 225) + 0.01, scene(words, 225, noise))
-    np.testing.assert_allclose(found, np.array(words) * POSITION)
+    found = borders.word_borders(attention_to(words, 225) + 0.01, scene(words, 225, noise))
+    np.testing.assert_allclose(found, np.array(words) * borders.POSITION)
 
 
 @pytest.mark.parametrize("count", [64, 100, 300])
 def test_as_many_words_as_a_window_of_speech_has(count: int) -> None:
     words = [(5 * i + 2, 5 * i + 5) for i in range(count)]
-    found = word_borders(attention_to(words, 5 * count), scene(words, 5 * count))
-    np.testing.assert_allclose(found, np.array(words) * POSITION)
+    found = borders.word_borders(attention_to(words, 5 * count), scene(words, 5 * count))
+    np.testing.assert_allclose(found, np.array(words) * borders.POSITION)
 
 
 def test_words_without_a_pause_are_parted_by_attention() -> None:
     words = [(10, 30), (30, 44), (44, 70)]
-    found = word_borders(attention_to(words, 90), scene([(10, 70)], 90))
-    assert found[0, 0] == 10 * POSITION and found[-1, 1] == 70 * POSITION
+    found = borders.word_borders(attention_to(words, 90), scene([(10, 70)], 90))
+    assert found[0, 0] == 10 * borders.POSITION and found[-1, 1] == 70 * borders.POSITION
     assert (found[1:, 0] == found[:-1, 1]).all(), "no pause between them"
-    assert (np.abs(found - np.array(words) * POSITION) <= 5 * POSITION).all()
+    assert (np.abs(found - np.array(words) * borders.POSITION) <= 5 * borders.POSITION).all()
 
 
 def test_words_share_what_is_too_short_for_them() -> None:
-    found = word_borders(np.full((5, 3), 1 / 3), scene([], 3))
-    np.testing.assert_allclose(found[:, 1] - found[:, 0], 3 * POSITION / 5)
+    found = borders.word_borders(np.full((5, 3), 1 / 3), scene([], 3))
+    np.testing.assert_allclose(found[:, 1] - found[:, 0], 3 * borders.POSITION / 5)
     assert (found[1:, 0] == found[:-1, 1]).all()
-    assert word_borders(np.ones((1, 1)), scene([], 1)).tolist() == [[0, POSITION]]
+    assert borders.word_borders(np.ones((1, 1)), scene([], 1)).tolist() == [[0, borders.POSITION]]
 
 
 def test_words_stay_where_the_text_is() -> None:
     """What sounds before and after it is the text of other windows."""
     words = [(30, 42), (60, 90)]
     mel = scene([(5, 20), *words, (95, 110)], 110)
-    found = word_borders(attention_to(words, 110), mel, 25, 93)
-    np.testing.assert_allclose(found, np.array(words) * POSITION)
-    found = word_borders(attention_to(words, 110), mel, 35, 36)
-    np.testing.assert_allclose(found, np.array([(35, 35.5), (35.5, 36)]) * POSITION)
+    found = borders.word_borders(attention_to(words, 110), mel, 25, 93)
+    np.testing.assert_allclose(found, np.array(words) * borders.POSITION)
+    found = borders.word_borders(attention_to(words, 110), mel, 35, 36)
+    np.testing.assert_allclose(found, np.array([(35, 35.5), (35.5, 36)]) * borders.POSITION)
 
 
 def test_the_path_is_the_best_of_all() -> None:
@@ -88,17 +82,17 @@ def test_the_path_is_the_best_of_all() -> None:
                 if set(range(1, 2 * words, 2)) <= set(path)
             ]
             best = max(paths, key=lambda path: sum(scores[s, i] for i, s in enumerate(path)))
-            assert tuple(_likeliest(scores)) == best
+            assert tuple(borders._likeliest(scores)) == best
 
 
 def test_a_pause_is_near_the_floor_or_much_fainter_than_speech() -> None:
     mel = scene([(0, 20)], 400)
     mel[0] = 1.0  # a hum
-    assert speech_odds(mel, 400)[10:40] == pytest.approx([7.4] * 10 + [-3.0] * 20)
+    assert borders.speech_odds(mel, 400)[10:40] == pytest.approx([7.4] * 10 + [-3.0] * 20)
     mel = scene([(0, 20)], 400)
     mel[:, 50:80] = mel[:, 700:720] = -0.25  # 50 dB fainter, near what is loud and far from it
-    assert speech_odds(mel, 400)[25:40] == pytest.approx([-2.6] * 15)
-    assert (speech_odds(mel, 400)[350:360] > 5).all()
+    assert borders.speech_odds(mel, 400)[25:40] == pytest.approx([-2.6] * 15)
+    assert (borders.speech_odds(mel, 400)[350:360] > 5).all()
 
 
 def test_a_words_attention_is_its_tokens() -> None:
@@ -108,7 +102,7 @@ def test_a_words_attention_is_its_tokens() -> None:
     scores = torch.randn(3, 2 + 4 + 1, 10, generator=torch.Generator().manual_seed(1))
     text = tuple(tokenizer().encode("- Fairbank."))
     alignment = Alignment(text, 2, scores, (0.5,) * 4)
-    found = word_attention(alignment, [1, 3], tokenizer(), 2 * 6)  # type: ignore[arg-type]
+    found = borders.word_attention(alignment, [1, 3], tokenizer(), 2 * 6)  # type: ignore[arg-type]
     weights = scores[:, :, :6].softmax(dim=-1).mean(dim=0).numpy()
     np.testing.assert_allclose(found[0], weights[1], rtol=1e-6)
     np.testing.assert_allclose(found[1], weights[2:4].mean(axis=0), rtol=1e-6)

@@ -13,15 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.checkpoint.load import GenerationSettings
-from slimwhisper.engine.requests import (
-    Align,
-    Alignment,
-    Answer,
-    Decoded,
-    Languages,
-    Request,
-    Window,
-)
+from slimwhisper.engine import requests
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
 from slimwhisper.live.stream import Stream
 from slimwhisper.live.types import LiveEvent, TextUpdate, UtteranceEnded
@@ -128,7 +120,7 @@ def test_a_text_that_seems_to_end_too_early() -> None:
     stream, reader = begin()
     decoded = reader._decoded
 
-    def ends_early(window: Window, temperature: float) -> Decoded:
+    def ends_early(window: requests.Window, temperature: float) -> requests.Decoded:
         found, rules = decoded(window, temperature), window.rules
         may_end = rules is not None and reader.tokenizer.eot not in rules.suppress_first
         ends = may_end and len(found.tokens) > 2
@@ -266,14 +258,14 @@ def test_an_utterance_is_decoded_after_those_before_it_in_its_language() -> None
     stream, reader = begin(dims=MULTILINGUAL)
     answer = reader.answer
 
-    def french_from_seven(request: Request) -> Answer:
+    def french_from_seven(request: requests.Request) -> requests.Answer:
         answered = answer(request)
-        if isinstance(answered, Languages) and {"seven", "nine"} & {*heard(request)[:1]}:
-            return Languages({code: float(code == "fr") for code in answered.probs})
+        if isinstance(answered, requests.Languages) and {"seven", "nine"} & {*heard(request)[:1]}:
+            return requests.Languages({code: float(code == "fr") for code in answered.probs})
         return answered
 
-    def heard(request: Request) -> list[str]:
-        assert isinstance(request, Window) and request.mel is not None
+    def heard(request: requests.Request) -> list[str]:
+        assert isinstance(request, requests.Window) and request.mel is not None
         return [WORDS[digit] for digit, _ in read(request.mel)]
 
     reader.answer = french_from_seven  # type: ignore[method-assign]
@@ -317,14 +309,16 @@ def test_a_loop_in_which_no_word_has_a_time_fits_into_the_context() -> None:
     stream, reader = begin(dims=replace(DIMS, n_text_ctx=48))
     rng, lengths = random.Random(0), list[int]()
 
-    def loops(request: Request) -> Answer:
-        if isinstance(request, Align):
+    def loops(request: requests.Request) -> requests.Answer:
+        if isinstance(request, requests.Align):
             size = len(request.before) + len(request.text) + 1
             nowhere = torch.zeros(1, size, 500)
-            return Alignment(request.text, len(request.before), nowhere, (0.9,) * size)
-        assert isinstance(request, Window) and request.rules is not None
+            return requests.Alignment(request.text, len(request.before), nowhere, (0.9,) * size)
+        assert isinstance(request, requests.Window) and request.rules is not None
         lengths.append(request.rules.sample_len)
-        return Decoded(tuple(rng.choices(reader.tokens, k=5)), -0.1, 0.0, 0.0, 0, (-0.1,) * 6)
+        return requests.Decoded(
+            tuple(rng.choices(reader.tokens, k=5)), -0.1, 0.0, 0.0, 0, (-0.1,) * 6
+        )
 
     reader.answer = loops  # type: ignore[method-assign]
     (ended,) = ends_of(play(stream, reader, [speech([[*range(10)] * 9], 0.1)]))
@@ -335,9 +329,9 @@ def test_marks_alone_are_no_text() -> None:
     stream, reader = begin()
     answer, dots = reader.answer, tuple(reader.tokenizer.encode(" ... ?"))
 
-    def marks(request: Request) -> Answer:
+    def marks(request: requests.Request) -> requests.Answer:
         answered = answer(request)
-        alone = isinstance(answered, Decoded)
+        alone = isinstance(answered, requests.Decoded)
         return replace(answered, tokens=dots, logprobs=(-0.1,) * 9) if alone else answered
 
     reader.answer = marks  # type: ignore[method-assign]

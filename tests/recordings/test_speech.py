@@ -129,12 +129,16 @@ def test_silence_is_left_out(digits: SlimWhisper, phrases: Phrases) -> None:
     recording.close()
 
 
-@pytest.mark.parametrize("mode", ["parallel", "vad_filter"])
+@pytest.mark.parametrize("mode", ["parallel", "vad_filter", "channels"])
 def test_no_speech_at_all(random_paths: dict[str, Path], mode: str) -> None:
-    """No text, and a language all the same."""
+    """No text, and a language all the same; on both channels, too."""
     multilingual = slimwhisper.load_model(random_paths["multilingual"], "cpu")
-    for audio in (np.zeros(48_000, np.float32), np.zeros(10, np.float32)):
-        result = multilingual.transcribe(audio, **{mode: True})
+    for count in (48_000, 10):
+        if mode == "channels":
+            silence, value = np.zeros((2, count), np.float32), "split"
+        else:
+            silence, value = np.zeros(count, np.float32), True
+        result = multilingual.transcribe(silence, **{mode: value})
         assert (result["text"], result["segments"]) == ("", [])
         assert len(result["language"]) in (2, 3)
 

@@ -22,13 +22,7 @@ from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan
 from slimwhisper.jobs.journal import identify_caches
 from slimwhisper.model.model import Model
-from slimwhisper.research.cache_file import (
-    MAX_MEASURED,
-    as_stored,
-    read_forms,
-    read_header,
-    write_file,
-)
+from slimwhisper.research import cache_file
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.fuzz import examples
 
@@ -63,22 +57,22 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def read(path: Path) -> Any:
-    return read_forms(path, choose_forms(str(path)), CHECKPOINT)
+    return cache_file.read_forms(path, choose_forms(str(path)), CHECKPOINT)
 
 
 def test_what_was_learned_comes_back(first: str, path: Path) -> None:
     """Rounded to float32; it is used, and not learned again."""
     plan = guarded_plan(CHECKPOINT, (parse_form(f"{first}:frames=700"), X()), torch.float64)
     form = plan.cross[0].form
-    write_file(path, DIGEST, (form, X()), {"loss": 0.25})
+    cache_file.write_file(path, DIGEST, (form, X()), {"loss": 0.25})
     assert sorted(load_file(path)) == sorted(LEARNED)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    header = read_header(path)
+    header = cache_file.read_header(path)
     found = (header.cross, header.self_, header.measured)
     assert found == (f"{first}:frames=700", "x", {"loss": 0.25})
     cross, self_ = read(path)
     assert (cross, self_) == choose_forms(str(path)) == (form, X()) and not cross.learns
-    stored = as_stored(form)
+    stored = cache_file.as_stored(form)
     assert form.learned and cross.learned and stored.learned
     for ours, again, before in zip(cross.learned, stored.learned, form.learned, strict=True):
         assert torch.equal(ours["rotation"], before["rotation"].float().double())
@@ -115,7 +109,7 @@ def test_digest_of_weights() -> None:
         ({"version": "2"}, {}, "has version '2', and this program reads '1'"),
         ({"more": "x"}, {}, "unknown entry 'more'"),
         ({"self": None}, {}, "missing entry 'self'"),
-        ({"measured": "1" * (MAX_MEASURED + 1)}, {}, "measured is too long"),
+        ({"measured": "1" * (cache_file.MAX_MEASURED + 1)}, {}, "measured is too long"),
         ({"measured": "[" * 100_000}, {}, "measured is not JSON"),
         ({"cross": "nonsense"}, {}, "'nonsense' is not one of kv, k, v, e"),
         ({"cross": "first"}, {}, "missing tensor 'cross.0.rotation'"),
@@ -154,7 +148,7 @@ def test_files_that_are_not_there(path: Path) -> None:
     assert "No such file" in refusal(lambda: read(path))
     path.touch()
     with pytest.raises(OutputError, match="choose another -o"):
-        write_file(path / "b", DIGEST, (E(), X()), {})
+        cache_file.write_file(path / "b", DIGEST, (E(), X()), {})
 
 
 def test_another_checkpoint_is_refused(digits_path: Path, path: Path) -> None:

@@ -109,7 +109,17 @@ class Engine:
             stay.remaining = request.prompt[0]
 
 
-class Endless:
+class Quiet:
+    """A source that has nothing to report or to close."""
+
+    def report(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Endless(Quiet):
     """What live sources have in common here."""
 
     live = True
@@ -117,12 +127,6 @@ class Endless:
 
     def next_window(self) -> Any:
         return None if self.due is None else self.request()  # type: ignore[attr-defined]
-
-    def report(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass(eq=False)
@@ -172,7 +176,7 @@ class Talker(Endless):
         return [start - deadline for start, deadline in self.starts]
 
 
-class Upload:
+class Upload(Quiet):
     """An upload of some windows, one after the other."""
 
     live = False
@@ -194,14 +198,8 @@ class Upload:
     def done(self) -> bool:
         return not self.remaining
 
-    def report(self) -> None:
-        pass
-
     def result(self) -> str:
         return "text"
-
-    def close(self) -> None:
-        pass
 
 
 class Shared(SharedEngine):

@@ -14,17 +14,7 @@ from slimwhisper.speakers.choice import SpeakerOptions
 from tests.support.checkpoints import facts_of, tiny_dims
 
 FACTS = facts_of(tiny_dims())
-LINE = "SPEAKER talk 1 0.5 1.0 <NA> <NA> ann <NA> <NA>\n"
-
-
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As if everything were installed, in a folder with files."""
-    monkeypatch.setattr(choice, "missing", lambda backend: [])
-    monkeypatch.chdir(tmp_path)
-    Path("ann.wav").write_bytes(b"1")
-    Path("talk.rttm").write_text(LINE)
-    Path("empty").mkdir()
+pytestmark = pytest.mark.usefixtures("speakers_here")
 
 
 def test_a_folder_of_voices() -> None:
@@ -72,14 +62,14 @@ def test_a_job_knows_files_by_their_content(tmp_path: Path) -> None:
         return SpeakerOptions.identify({"diarize": "embedding", "known_speakers": (("Ann", path),)})
 
     before = known("ann.wav")
-    Path("same.wav").write_bytes(b"1")
+    Path("same.wav").write_bytes(Path("ann.wav").read_bytes())
     assert known("same.wav") == before
     Path("ann.wav").write_bytes(b"2")
     assert known("ann.wav") != before
     file, folder = (SpeakerOptions.identify({"diarize": given}) for given in ("talk.rttm", "."))
-    Path("moved.rttm").write_text(LINE)
+    Path("moved.rttm").write_bytes(Path("talk.rttm").read_bytes())
     assert SpeakerOptions.identify({"diarize": "moved.rttm"}) == file
     assert SpeakerOptions.identify({"diarize": "."}) != folder
-    Path("talk.rttm").write_text(LINE * 2)
+    Path("talk.rttm").write_bytes(Path("moved.rttm").read_bytes() * 2)
     assert SpeakerOptions.identify({"diarize": "talk.rttm"}) != file
     assert SpeakerOptions.identify({"diarize": "embedding"}) == {} == SpeakerOptions.identify({})

@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slimwhisper.subtitles.cues import (
-    break_lines,
-    columns,
-    ends_sentence,
-    may_break,
-    to_cues,
-    units,
-)
+from slimwhisper.subtitles import cues
 from slimwhisper.subtitles.sentences import _cue_costs, _divide, _runs, to_sentences
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.constructed import TEXTS, in_segments, spoken, width
@@ -41,7 +34,7 @@ def test_limits(language: str, speed: float) -> None:
     assert "".join(s.text for s in sentences) == "".join(s.text for s in segments).rstrip()
     tokens = [t for s in segments for t in s.tokens if s.text.strip()]
     assert [t for s in sentences for t in s.tokens] == tokens
-    for cue in to_cues(Transcript("", sentences, language), broken=True):
+    for cue in cues.to_cues(Transcript("", sentences, language), broken=True):
         assert cue.text.count("\n") <= 1, cue.text
         wide = sum(width(c) == 2 for c in cue.text) > len("".join(cue.text.split())) / 2
         assert wide == (language in WIDE)
@@ -85,7 +78,7 @@ def test_speakers_are_never_mixed_and_flags_are_kept() -> None:
     for s in sentences:
         assert {speaker[w] for w in s.words or ()} == {s.speaker}
         assert set(s.flags) == {f for w in s.words or () for f in flags[w]}
-    labelled = to_cues(Transcript("", sentences, "en"), broken=True, labelled=True)
+    labelled = cues.to_cues(Transcript("", sentences, "en"), broken=True, labelled=True)
     for cue in labelled:
         assert cue.label in ("", f"{cue.speaker}: ")
         first = f"{cue.label}{cue.text}".split("\n")[0]
@@ -138,7 +131,7 @@ def test_a_word_wider_than_a_line_is_divided() -> None:
     long = " " + "a" * 130
     made = to_sentences([segment(long, 0.0, 9.0, [Word(long, 0.0, 9.0, 0.5)])], "en")
     assert "".join(s.text for s in made) == long
-    for cue in to_cues(Transcript("", made, "en"), broken=True):
+    for cue in cues.to_cues(Transcript("", made, "en"), broken=True):
         assert cue.text.count("\n") <= 1 and all(width(t) <= 42 for t in cue.text.split())
 
 
@@ -163,25 +156,25 @@ def test_ends_of_sentences(language: str, text: str) -> None:
     for place in range(len(plain) - 1, 0, -1):  # between words, or anywhere without spaces
         before, after = plain[:place], plain[place:]
         at_word = after[0] == " " or language in ("ja", "zh")
-        if at_word and ends_sentence(before, after, language):
+        if at_word and cues.ends_sentence(before, after, language):
             result = f"{result[:place]}|{result[place:]}"
     assert result == text
-    assert ends_sentence(plain + ".", "", language)
+    assert cues.ends_sentence(plain + ".", "", language)
 
 
 @pytest.mark.parametrize(("before", "after", "allowed"), TABLES["breaks"])
 def test_where_a_line_may_end(before: str, after: str, allowed: bool) -> None:
-    assert may_break(before, after) == allowed
+    assert cues.may_break(before, after) == allowed
 
 
 @pytest.mark.parametrize(("language", "text"), TABLES["lines"])
 def test_lines_break_where_a_reader_pauses(language: str, text: str) -> None:
-    pieces = list(units(text.replace("|", "")))
-    starts = [*break_lines(pieces, language), len(pieces)]
+    pieces = list(cues.units(text.replace("|", "")))
+    starts = [*cues.break_lines(pieces, language), len(pieces)]
     assert "|".join("".join(pieces[a:b]) for a, b in pairwise(starts)) == text
 
 
 def test_columns() -> None:
-    assert columns("abc") == columns("äbç") == columns("a\u0308bç") == 3
-    assert columns("日本") == columns("ＡＢ") == 4
-    assert columns("नमस्ते") == 4  # two marks have no width of their own
+    assert cues.columns("abc") == cues.columns("äbç") == cues.columns("a\u0308bç") == 3
+    assert cues.columns("日本") == cues.columns("ＡＢ") == 4
+    assert cues.columns("नमस्ते") == 4  # two marks have no width of their own
