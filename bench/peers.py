@@ -107,6 +107,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tokens", type=positive, default=50, help="of each file, with --shapes")
     short = range(1, LONGEST + 1)
     parser.add_argument("--seconds", type=int, choices=short, metavar="N", help="of noise [29]")
+    parser.add_argument("--beams", type=positive, default=1, help="of engines that have them [1]")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     add_results_flag(parser)
@@ -143,6 +144,7 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
         for engine in args.engines
         for dtype in PEERS[engine].dtypes[args.device]
         if dtype in (args.dtypes or GROUPS)
+        and (args.beams == 1 or PEERS[engine].beams)
         # with whole windows, short ones change nothing
         and not (PEERS[engine].short_window and args.seconds in (None, LONGEST))
     ]
@@ -164,6 +166,7 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
                     device=args.device,
                     seconds=min(args.seconds or longest, longest),
                     job=job,
+                    beams=args.beams,
                 )
 
 

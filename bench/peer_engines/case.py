@@ -38,6 +38,7 @@ class Case:
     device: str = "cpu"
     seconds: int = 29  # of noise in each file, or of a job's longest
     job: str | None = None  # from files to texts, `batch` windows at a time: `peer_jobs.py`
+    beams: int = 1
 
     @property
     def group(self) -> str:
@@ -55,6 +56,7 @@ class Peer:
     load: Callable[..., Run]  # (the case, the path of the converted weights, **options)
     dtypes: Mapping[str, tuple[str, ...]]  # by device
     batches: bool = True  # whether it decodes several windows together
+    beams: bool = False  # whether it decodes with several
     in_workers: bool = False  # whether copies of it decode several: `in_workers`
     # whether torch allocates its memory, so that its use of a GPU's can be measured
     by_torch: bool = True
@@ -72,11 +74,12 @@ def file_of(peer: Peer, case: Case) -> str:
 
 
 def plain(case: Case) -> dict[str, Any]:
-    """Whisper's options for one greedy pass; for a job, its defaults."""
+    """Whisper's options for one pass; for a job, its defaults."""
+    options = {"language": "en", "beam_size": case.beams if case.beams > 1 else None}
     if case.job:
-        return {"language": "en"}
+        return options
     return {
-        "language": "en",
+        **options,
         "without_timestamps": True,
         "temperature": 0.0,
         "condition_on_previous_text": False,

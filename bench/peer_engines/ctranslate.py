@@ -43,7 +43,7 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
         local_files_only=True,
     )
     pipeline = BatchedInferencePipeline(model)
-    options: dict[str, Any] = {"language": "en", "beam_size": 1, "best_of": 1}
+    options: dict[str, Any] = {"language": "en", "beam_size": case.beams, "best_of": 1}
     one_pass = {
         "temperature": 0.0,
         "without_timestamps": True,
@@ -105,7 +105,7 @@ GPU: Dtypes = {"cuda": ("float16", "int8_float16")}
 def variant(dtypes: Dtypes = CPU, **fields: Any) -> Peer:
     fields = {"jobs": {"folder": (1, 8, 16), "long": (1, 8, 16)}, **fields}
     common = (PACKAGES, DISTRIBUTIONS, "ctranslate2", save_ctranslate2, faster_whisper)
-    return Peer(*common, dtypes, by_torch=False, **fields)
+    return Peer(*common, dtypes, beams=True, by_torch=False, **fields)
 
 
 # newer versions of CTranslate2 have the shorter name

@@ -53,12 +53,14 @@ PEERS = {
         *(("whisper",), ("openai-whisper",), "openai.pt", save_openai, openai_whisper),
         {"cpu": ("float32",), "cuda": ("float16",)},
         batches=False,
+        beams=True,
         jobs={"folder": (1,), "long": (1,)},
     ),
     # a variant's name begins with "slimwhisper"; its `options` are those of `transcribe_many`
     "slimwhisper": Peer(
         *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),
         jobs={"folder": (16,), "long": (1, 16)},
+        beams=True,
     ),
     "slimwhisper-auto": Peer(
         *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),
