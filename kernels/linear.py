@@ -319,7 +319,7 @@ def in_half(weight: Tensor) -> Tensor:
         return weight
     half = torch.empty_like(weight, dtype=torch.float16)
     parts = zip(half.split(1024), weight.split(1024), strict=True)
-    # usually ends after the first part, at little cost, if it is not
+    # where they differ, the first part usually says so, at little cost
     same = all(torch.equal(narrow.copy_(wide).float(), wide) for narrow, wide in parts)
     return half if same else weight
 
