@@ -18,6 +18,7 @@ from setuptools.command.build_ext import build_ext
 FOLDER = "kernels/cpu"
 SOURCES = (
     *("attention", "attention_wide", "attention_bf16", "attention_half", "attention_half_wide"),
+    *("attention_integers", "attention_integers_wide"),
     *("blocks", "blocks_wide", "blocks_bf16", "choose_token", "choose_token_wide"),
     *("encoder_attention", "encoder_attention_wide", "encoder_attention_bf16"),
     "encoder_attention_integers",

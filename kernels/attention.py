@@ -119,7 +119,9 @@ FP8 = torch.float8_e4m3fn
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """A stored latent: in the model's dtype, in float16, or as float8 with a factor a position."""
+    """A stored latent: in the model's dtype, in float16, or as float8, or in whole numbers of 16
+    bits, with a factor a position.
+    """
 
     values: Tensor  # [S, T, d], or [S, G, T, d] for G groups
     factors: Tensor | None = None  # [S, T] float32: position t is factors[s, t] * values[s, t]
@@ -129,7 +131,8 @@ class Latent:
         shape: tuple[int, ...], dtype: torch.dtype, fp8: bool
     ) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Of the tensors of a latent with values of a shape [..., T, d]. fp8: in float8."""
-        return [(shape, FP8), (shape[:-1], torch.float32)] if fp8 else [(shape, dtype)]
+        kept = [(shape, FP8 if fp8 else dtype)]
+        return [*kept, (shape[:-1], torch.float32)] if kept[0][1] in (FP8, torch.int16) else kept
 
     @staticmethod
     def allocate(
@@ -140,7 +143,7 @@ class Latent:
         return Latent(*(torch.zeros(size, device=device, dtype=kind) for size, kind in shapes))
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """values [S, T, d] and, in float8, factors [S, T]."""
+        """values [S, T, d] and, in float8 or whole numbers, factors [S, T]."""
         return (self.values,) if self.factors is None else (self.values, self.factors)
 
     def __len__(self) -> int:
@@ -155,9 +158,13 @@ class Latent:
         if self.factors is None:
             self.values[index] = x.to(self.values.dtype)
             return
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
-        self.values.view(torch.uint8)[index] = (wide / factors[..., None]).to(FP8).view(torch.uint8)
+        wide, kept = x.to(torch.promote_types(x.dtype, torch.float32)), self.values
+        if kept.dtype == torch.int16:  # the norm decides, as C needs it: attention.c
+            factors = wide.norm(dim=-1).clamp_(min=1e-30) / torch.iinfo(torch.int16).max
+            kept[index] = (wide / factors[..., None]).round_().to(torch.int16)
+        else:
+            factors = wide.abs().amax(dim=-1).clamp_(min=1e-30) / torch.finfo(FP8).max
+            kept.view(torch.uint8)[index] = (wide / factors[..., None]).to(FP8).view(torch.uint8)
         self.factors[index] = factors.float()
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
-"""Whole blocks of a layer in one call of C: of a decoder, attention to a latent with all its
-projections, and an MLP (blocks.c); of an encoder, its attention, and what it computes between two
-of them (encoder_rows.c).
+"""Whole blocks in one call of C: of a decoder, attention to a latent with all its projections, an
+MLP, and all layers of a step (blocks.c); of an encoder, its attention, and what it computes between
+two of them (encoder_rows.c).
 
 Each returns None where it cannot run, as `Library` does, and the caller computes it in parts.
 """
@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from slimwhisper.kernels.attention import Reads, head_attention
+from slimwhisper.kernels.attention import Latent, Reads, head_attention
 from slimwhisper.kernels.cpu.library import (
     FLOAT,
     INT,
@@ -30,13 +30,22 @@ from slimwhisper.kernels.cpu.library import (
 )
 from slimwhisper.kernels.linear import Matrix, QuantizedInC, Tiled
 
+SHORTS = torch.int16  # whole numbers of a latent
+_ATTENTION = {SHORTS: "attend_pages_integers", torch.float16: "attend_pages_half"}
+
+
+def _pointers(names: str) -> list[tuple[str, Any]]:
+    """Fields of a struct."""
+    return [(name, POINTER) for name in names.split()]
+
 
 class _LatentWeights(ctypes.Structure):
     """`struct latent_weights`."""
 
     _fields_ = (
-        *((n, POINTER) for n in ("query", "key_map", "value_map", "out")),
-        *(("query_bias", POINTER), ("out_bias", POINTER)),
+        *_pointers("query key_map value_map out query_bias out_bias"),
+        *_pointers("query_sums key_sums value_sums out_sums"),
+        *_pointers("query_factors key_factors value_factors out_factors multiply multiply_heads"),
         *(("heads", LONG), ("d", LONG), ("scale", FLOAT), ("half", INT)),
     )
 
@@ -45,36 +54,77 @@ class _MLPWeights(ctypes.Structure):
     """`struct mlp_weights`."""
 
     _fields_ = (
-        *((n, POINTER) for n in ("up", "down", "up_bias", "down_bias")),
+        *_pointers("up down up_bias down_bias up_sums down_sums up_factors down_factors multiply"),
         *(("d", LONG), ("wide", LONG), ("half", INT)),
     )
 
 
+class _Reads(ctypes.Structure):
+    """`struct reads`."""
+
+    _fields_ = (
+        *_pointers("attend factors slots lengths table bias"),
+        *((n, LONG) for n in ("windows", "parts", "positions", "page", "slot_stride")),
+        *(("table_stride", LONG), ("bias_stride", LONG)),
+    )
+
+    @staticmethod
+    def of(library: Library, latent: Latent, reads: Reads, windows: int) -> "_Reads | None":
+        """What is read of a latent [S, T, d] or [pages, page, d] by `windows` windows; None where C
+        cannot.
+        """
+        values, page, whole = latent.values, latent.values.shape[1], latent.values.dtype == SHORTS
+        if latent.factors is not None and not whole:  # float8
+            return None
+        if not library.multiplies(values[:1], SHORTS if whole else None):
+            return None
+        if not library.reads_in_place(reads, page):
+            return None
+        name = _ATTENTION.get(values.dtype, "attend_pages")
+        table, bias = reads.block_table, reads.position_bias
+        tensors = latent.factors, reads.slots, reads.lengths, table, bias
+        pointers = (None if t is None else t.data_ptr() for t in tensors)
+        sizes = windows, -(-torch.get_num_threads() // windows), reads.positions(page), page
+        strides = (0 if t is None else t.stride(0) for t in (values, table, bias))
+        return _Reads(library.addresses[name], *pointers, *sizes, *strides)
+
+
 class _Block(ABC):
-    """Weights that C reads in place: matrices of one dtype, then biases."""
+    """Weights that C reads in place: matrices of one dtype, then biases, and of matrices in int8
+    what else they have.
+    """
 
     struct_type: ClassVar[type[ctypes.Structure]]
+    functions: ClassVar[Sequence[str]]  # fields: they multiply by matrices in int8
 
-    def __init__(self, library: Library, weights: tuple[Tensor, ...], *numbers: float) -> None:
-        """numbers: of the struct, after the weights and before `half`."""
+    def __init__(self, library: Library, weights: Sequence[Tensor], **fields: object) -> None:
+        """weights: the struct's first pointers. fields: others, without `half`."""
         self.library, self.weights = library, weights  # kept, as C has their addresses
+        if weights[0].dtype == torch.int8:
+            fields |= {name: library.addresses[f"{name}_integers"] for name in self.functions}
         half = int(weights[0].dtype == torch.float16)
-        self.struct = self.struct_type(*(t.data_ptr() for t in weights), *numbers, half)
+        self.struct = self.struct_type(*(t.data_ptr() for t in weights), half=half, **fields)
         self.address = ctypes.addressof(self.struct)
 
     @classmethod
     def of(cls, library: Library | None, *weights: object) -> Self | None:
-        """Of tensors, or matrices that C reads in place (`Compiled`); None where it cannot read
-        one, or there is no library.
+        """Of tensors, or matrices that C reads in place (`Compiled`, `QuantizedInC`); None where it
+        cannot read one, or there is no library.
         """
-        found = [getattr(w, "matrix", w) for w in weights]
+        integers = [w for w in weights if isinstance(w, QuantizedInC)]
+        found = [
+            w.integers if isinstance(w, QuantizedInC) else getattr(w, "matrix", w) for w in weights
+        ]
         tensors = tuple(w for w in found if isinstance(w, Tensor))
         if library is None or len(tensors) < len(weights):
             return None
         matrices, biases = (([t for t in tensors if (t.ndim == 1) == one]) for one in (False, True))
-        if not all(map(library.multiplies, matrices)) or not all(map(library.readable, biases)):
+        if len({t.dtype for t in matrices}) > 1 or not all(map(library.readable, biases)):
             return None
-        if len({t.dtype for t in matrices}) > 1 or not cls.fits(library, tensors):
+        if len(integers) == len(matrices):
+            more = *(w.sums for w in integers), *(w.factors for w in integers)
+            return cls(library, (*tensors, *more))
+        if not all(map(library.multiplies, matrices)) or not cls.fits(library, tensors):
             return None
         return cls(library, tensors)
 
@@ -91,14 +141,17 @@ class _Block(ABC):
 
 class LatentBlock(_Block):
     """Latent attention from the normed input to the output: query [d, d], key_map and value_map
-    [h, d_k, d], out [d, d]; query_bias and out_bias [d].
+    [h, d_k, d], out [d, d]; query_bias and out_bias [d]. In int8, the maps are [h d, d_k] and
+    [h d_k, d].
     """
 
-    struct_type = _LatentWeights
+    struct_type, functions = _LatentWeights, ("multiply", "multiply_heads")
 
-    def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
-        self.heads, size, self.width = weights[1].shape
-        super().__init__(library, weights, self.heads, self.width, size**-0.5)
+    def __init__(self, library: Library, weights: Sequence[Tensor]) -> None:
+        self.width, keys = len(weights[4]), weights[1]
+        size = keys.shape[1] * (4 if keys.dtype == torch.int8 else 1)
+        self.heads = self.width // size
+        super().__init__(library, weights, heads=self.heads, d=self.width, scale=size**-0.5)
 
     @staticmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
@@ -108,57 +161,117 @@ class LatentBlock(_Block):
         narrow = size <= MAX_HEAD and width <= PART_DEPTH
         return fits and (library.dtype != torch.bfloat16 or narrow)
 
-    def __call__(self, x: Tensor, latent: Tensor, reads: Reads, windows: int) -> Tensor | None:
+    def workspace(self, x: Tensor, *reads: _Reads) -> tuple[Tensor, Tensor]:
+        """For x [..., d] that reads one after the other of some."""
+        rows, parts = x.numel() // self.width, max(r.parts for r in reads)
+        numbers = x.new_empty(rows * (1 + self.heads) * self.width)
+        return numbers, torch.empty(parts * rows * self.heads * (self.width * 3 // 2 + 3))
+
+    def __call__(self, x: Tensor, latent: Latent, reads: Reads, windows: int) -> Tensor | None:
         """x [..., d], latent [S, T, d] or [pages, page, d] -> [..., d]. reads: of `windows` windows
         of adjacent rows, with one length each at most.
         """
-        library, page = self.library, latent.shape[1]
-        readable = library.multiplies(latent[:1]) and library.reads_in_place(reads, page)
-        if not (readable and self.runs(x)):
+        found = _Reads.of(self.library, latent, reads, windows) if self.runs(x) else None
+        if found is None:
             return None
-        bias, table = reads.position_bias, reads.block_table
-        rows, parts = x.numel() // self.width, -(-torch.get_num_threads() // windows)
-        out, numbers = torch.empty_like(x), x.new_empty(rows * (1 + self.heads) * self.width)
-        sums = torch.empty(parts * rows * self.heads * (self.width + 2))
-        operands = x, self.address, latent, reads.slots, reads.lengths, bias, table
-        sizes = rows, windows, parts, reads.positions(page), latent.stride(0)
-        bias_stride = 0 if bias is None else bias.stride(0)
-        strides = bias_stride, page, 0 if table is None else table.stride(0)
-        half = int(latent.dtype == torch.float16)
-        library.call("latent_block", out, numbers, sums, *operands, *sizes, *strides, half)
+        out, rows, at = torch.empty_like(x), x.numel() // self.width, ctypes.addressof(found)
+        block = *self.workspace(x, found), x, self.address
+        self.library.call("latent_block", out, *block, latent.values, at, rows)
         return out
 
 
 class MLPBlock(_Block):
     """gelu(x W_up^T + b_up) W_down^T + b_down: up [wide, d], down [d, wide], up_bias [wide],
-    down_bias [d].
+    down_bias [d]; matrices in int8 as `QuantizedInC` multiplies by them by default.
     """
 
-    struct_type = _MLPWeights
+    struct_type, functions = _MLPWeights, ("multiply",)
 
-    def __init__(self, library: Library, weights: tuple[Tensor, ...]) -> None:
-        self.wide, self.width = weights[0].shape
-        super().__init__(library, weights, self.width, self.wide)
+    def __init__(self, library: Library, weights: Sequence[Tensor]) -> None:
+        self.wide, self.width = (len(bias) for bias in weights[2:4])
+        super().__init__(library, weights, d=self.width, wide=self.wide)
 
     @staticmethod
     def fits(library: Library, weights: tuple[Tensor, ...]) -> bool:
         """A first sum in one part in bfloat16."""
         return library.dtype != torch.bfloat16 or weights[0].shape[1] <= PART_DEPTH
 
+    def workspace(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """For x [..., d]."""
+        rows = x.numel() // self.width
+        return x.new_empty(rows * self.wide), torch.empty(rows * (self.wide + 2))
+
     def __call__(self, x: Tensor) -> Tensor | None:
         """x [..., d] -> [..., d]."""
         if not self.runs(x):
             return None
-        rows, out = x.numel() // self.width, torch.empty_like(x)
-        hidden, partial = x.new_empty(rows * self.wide), torch.empty(rows * self.width)
-        self.library.call("mlp", out, hidden, partial, x, self.address, rows)
+        out, rows = torch.empty_like(x), x.numel() // self.width
+        self.library.call("mlp", out, *self.workspace(x), x, self.address, rows)
         return out
+
+
+Pair = tuple[Tensor, Tensor]  # weight and bias of a norm, [d] each, in float32
+
+
+class _DecoderLayer(ctypes.Structure):
+    """`struct decoder_layer`."""
+
+    _fields_ = (
+        *_pointers("norm_weight norm_bias cross_norm_weight cross_norm_bias mlp_norm_weight"),
+        *_pointers("mlp_norm_bias self cross mlp text"),
+    )
+
+
+# of a decoder: the norms before attention to the text, to the audio and before the MLP, these three
+# blocks, and the cache of the text
+DecoderLayer = tuple[Sequence[Pair], LatentBlock, LatentBlock, MLPBlock, Latent]
+
+
+class DecoderLayers:
+    """All layers of a decoder's step, and the norm behind them, in one call."""
+
+    def __init__(self, layers: Sequence[DecoderLayer], last: Pair, audio: Latent) -> None:
+        """The latents of all layers' texts have one shape; that of the audio serves all layers."""
+        self.layers, self.last, self.audio = layers, last, audio  # C has their addresses
+        self._structs = (_DecoderLayer * len(layers))()
+        for i, (norms, *blocks, text) in enumerate(layers):
+            addresses = (
+                *(t.data_ptr() for pair in norms for t in pair),
+                *(b.address for b in blocks),
+            )
+            self._structs[i] = _DecoderLayer(*addresses, text.values.data_ptr())
+
+    def __call__(
+        self,
+        x: Tensor,
+        stored: tuple[Tensor, Tensor],
+        text: tuple[int, Reads],
+        audio: tuple[int, Reads],
+    ) -> Tensor | None:
+        """x [R, d], the embeddings, which are overwritten -> [R, d]; None: layer by layer.
+
+        stored: page, and index within it, of each row's token, [R] int64. text, audio: for how many
+        windows, and what they read, with one length each at most.
+        """
+        _, _, block, mlp, stored_text = self.layers[0]
+        library, structs = block.library, ctypes.addressof(self._structs)
+        if not block.runs(x) or not all(library.readable(t, torch.int64) for t in stored):
+            return None
+        texts = _Reads.of(library, stored_text, text[1], text[0])
+        sounds = _Reads.of(library, self.audio, audio[1], audio[0])
+        if texts is None or sounds is None:
+            return None
+        normed, out = torch.empty_like(x), torch.empty_like(x)
+        workspace = *block.workspace(x, texts, sounds), *mlp.workspace(x)
+        latents = self.audio.values, ctypes.addressof(texts), ctypes.addressof(sounds)
+        operands = *self.last, *stored, *latents, len(self.layers), len(x)
+        library.call("decoder_layers", normed, x, out, *workspace, structs, *operands)
+        return normed
 
 
 ROWS, PART = 96, 1536  # that a thread takes at a time, and hidden values in int8: as in C
 LINE = 16  # divides the widths
 
-Pair = tuple[Tensor, Tensor]  # weight and bias of a norm, [d] each
 Layer = tuple[Matrix, Tensor | None]  # weight [out, in] and bias [out]
 
 
@@ -184,7 +297,7 @@ class BlockWeights:
 class _Linear(ctypes.Structure):
     """`struct linear`."""
 
-    _fields_ = tuple((name, POINTER) for name in ("w", "sums", "factors", "bias"))
+    _fields_ = _pointers("w sums factors bias")
 
 
 class _EncoderWeights(ctypes.Structure):
@@ -192,7 +305,7 @@ class _EncoderWeights(ctypes.Structure):
 
     _fields_ = (
         *((name, _Linear) for name in ("out", "up", "down", "query", "key", "value")),
-        *((name, POINTER) for name in ("mlp_weight", "mlp_bias", "norm_weight", "norm_bias")),
+        *_pointers("mlp_weight mlp_bias norm_weight norm_bias"),
         *(("d", LONG), ("wide", LONG)),
     )
 

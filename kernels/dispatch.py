@@ -174,10 +174,10 @@ class Kernels:
         """Latent attention with all its projections: x [R, T, d] -> [R, T, d]; latent and reads as
         in `latent`. None: it has to be computed in parts.
         """
-        if block is None or latent.factors is not None:
+        if block is None:
             return None
         groups, reads = reads.grouped(len(latent), x.shape[:-1].numel())
-        output = block(x, latent.values, reads, groups)
+        output = block(x, latent, reads, groups)
         if output is not None:
             self.used["latent", "c"] += 1
         return output

@@ -185,10 +185,13 @@ class Quantized(Matrix):
         return finish(y, addend, gelu)
 
 
+@dataclass(frozen=True)
 class QuantizedInC(Quantized):
     """A weight by which C multiplies in integers: `integers` is [out / 16, in / 4, 16, 4], at its
-    end with zeros. x is rounded to 8 bits with a factor for each row, up to `FINE_ROWS` to 16.
+    end with zeros. x is rounded to 8 bits with a factor for each row, up to `fine_rows` to 16.
     """
+
+    fine_rows: int = FINE_ROWS
 
     def dequantized(self) -> Tensor:
         rows = self.integers.transpose(1, 2).flatten(2).flatten(0, 1)
@@ -200,7 +203,7 @@ class QuantizedInC(Quantized):
         assert compiled is not None
         if not rows or intercepted() or not compiled.readable(x):
             return finish(F.linear(x, self.dequantized(), bias), addend, gelu)
-        planes = 2 if rows <= FINE_ROWS else 1
+        planes = 2 if rows <= self.fine_rows else 1
         addend = None if addend is None else addend.contiguous()
         operands = x, self.integers, self.sums, self.factors, bias, addend
         rounded = torch.empty((rows, planes, depth), dtype=torch.int16)  # with AVX-512, bytes
@@ -235,8 +238,10 @@ class QuantizedByOneDNN(Quantized):
         return finish(y if bias is None else y.add_(bias), addend, gelu)
 
 
-def quantize(weight: Tensor) -> Quantized:
-    """A float32 weight [out, in] on a CPU, also `in_half` -> integers from -127 to 127, rounded."""
+def quantize(weight: Tensor, fine_rows: int = FINE_ROWS) -> Quantized:
+    """A float32 weight [out, in] on a CPU, also `in_half` -> integers from -127 to 127, rounded.
+    fine_rows: as in `QuantizedInC`.
+    """
     weight = weight.float()
     factors = weight.abs().amax(dim=1).clamp_(min=1e-30) / 127
     integers = (weight / factors[:, None]).round_().to(torch.int8)
@@ -244,7 +249,7 @@ def quantize(weight: Tensor) -> Quantized:
     if compiled is not None and compiled.has_integers and weight.shape[1] % 16 == 0:
         padded = F.pad(integers, (0, 0, 0, -len(integers) % 16))
         blocks = padded.view(-1, 16, weight.shape[1] // 4, 4).transpose(1, 2)
-        return QuantizedInC(blocks.contiguous(), factors, sums, compiled)
+        return QuantizedInC(blocks.contiguous(), factors, sums, compiled, fine_rows)
     if INT8_PRODUCTS:
         packed = torch.ops.onednn.qlinear_prepack(integers, None)
         return QuantizedByOneDNN(packed, factors, sums, None)

@@ -32,7 +32,7 @@ class AudioError(SlimWhisperError, RuntimeError):
 
 
 class StorageError(AudioError):
-    """A store does not deliver a recording, or the temporary folder has no room for it.
+    """A store or a folder does not deliver a recording, or there is no room for its samples.
 
     The recording itself may be fine, and a later try may work.
     """

@@ -4,6 +4,7 @@ Here are those of this machine's folders. `KINDS` names the others, in modules t
 when they are used.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -31,7 +32,7 @@ KINDS = {
 }
 
 # failed: because of the recording, which would fail again; unwritten: because of the output folder;
-# unread: because of the store that has the recording
+# unread: because of the store or the folder that has the recording
 Status = Literal["done", "failed", "unwritten", "unread"]
 
 
@@ -47,12 +48,20 @@ class Fingerprint:
     @staticmethod
     def of(path: Path) -> "Fingerprint":
         """The fingerprint of a file as it is now."""
-        absolute = str(path.absolute())
+        name = str(absolute(path))
         try:
             stat = path.stat()
         except OSError:
-            return Fingerprint(absolute, None, None)
-        return Fingerprint(absolute, stat.st_size, stat.st_mtime_ns)
+            return Fingerprint(name, None, None)
+        return Fingerprint(name, stat.st_size, stat.st_mtime_ns)
+
+
+def absolute(path: Path) -> Path:
+    """The absolute path. Links are not resolved, except before a `..`, whose target they change."""
+    if os.pardir not in path.parts:
+        return path.absolute()
+    folder, name = (path, "") if path.name == os.pardir else (path.parent, path.name)
+    return Path(os.path.realpath(folder), name)
 
 
 class Outcome(NamedTuple):
@@ -62,6 +71,7 @@ class Outcome(NamedTuple):
     status: Status
     seconds: float | None  # of audio
     error: str | None = None  # why there is no transcript
+    output: str | None = None  # as that of an `InputFile`
     empty: bool = False  # an output has nothing in it, as of silence
 
 

@@ -240,7 +240,7 @@ def guarded_plan(
     plans: dict[str, list[Folded]] = {"cross": [], "self": []}
     records: list[Inspection] = []
     for attention, asked in zip(plans, asked_forms, strict=True):
-        pairs = blocks_of(checkpoint.state, checkpoint.dims, attention)
+        pairs = list(blocks_of(checkpoint.state, checkpoint.dims, attention))
         blocks = [block for block, _ in pairs]
         form = asked.learn(attention, blocks, activations) if asked.learns else asked
         for block, context in pairs:

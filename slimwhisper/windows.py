@@ -1,7 +1,7 @@
 """Decodes single windows with the engine, as `whisper.decode` and `whisper.detect_language` do."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
@@ -197,7 +197,7 @@ def _encoded(transcriber: Transcriber, windows: Tensor) -> Tensor:
 
 def _texts(
     transcriber: Transcriber, features: Tensor, chosen: Options, languages: Sequence[str]
-) -> list[DecodingResult]:
+) -> Iterator[DecodingResult]:
     """The texts of windows [B, p, d], each in its own language."""
     model = transcriber.model
     rules = make_rules(model.dims, chosen, model.vocabulary)
@@ -208,23 +208,19 @@ def _texts(
         attempt = Attempt(chosen.temperatures[0], (chosen.seed, number))
         windows.append(Window(window, *prompts.of_window(tokenizer), rules, attempt))
         tokenizers.append(tokenizer)
-    results = []
     for i, answer in enumerate(run_windows(transcriber, search_of(chosen), windows)):
         assert isinstance(answer, Decoded)
         text = tokenizers[i].decode(list(answer.tokens)).strip()
-        results.append(
-            DecodingResult(
-                audio_features=features[i],
-                language=languages[i],
-                tokens=list(answer.tokens),
-                text=text,
-                avg_logprob=answer.avg_logprob,
-                no_speech_prob=answer.no_speech_prob,
-                temperature=answer.temperature,
-                compression_ratio=compression_ratio(text),
-            )
+        yield DecodingResult(
+            audio_features=features[i],
+            language=languages[i],
+            tokens=list(answer.tokens),
+            text=text,
+            avg_logprob=answer.avg_logprob,
+            no_speech_prob=answer.no_speech_prob,
+            temperature=answer.temperature,
+            compression_ratio=compression_ratio(text),
         )
-    return results
 
 
 def as_windows(mel: Tensor, dims: Dims) -> Tensor:

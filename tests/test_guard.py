@@ -41,7 +41,7 @@ def inspector(weights: Checkpoint) -> Inspect:
     def inspect(
         attention: str, form: str, dtype: torch.dtype, layer: int = 0
     ) -> tuple[Folded, Inspection]:
-        blocks = blocks_of(weights.state, weights.dims, attention)
+        blocks = list(blocks_of(weights.state, weights.dims, attention))
         return guard.inspect_block(*blocks[layer], parse_form(form), activations, dtype)
 
     return inspect

@@ -93,7 +93,7 @@ class FinishedTranscript:
         """The fields of JSON and of the last event that are there only on request."""
         details: dict[str, Any] = {}
         if "token_logprobs" in self.request.options:
-            details["logprobs"] = logprobs(self.transcript.segments, self.vocabulary)
+            details["logprobs"] = list(logprobs(self.transcript.segments, self.vocabulary))
         if self.request.openai_model == "gpt-transcribe":
             details["languages"] = [{"code": self.transcript.language}]
         return details
@@ -166,17 +166,15 @@ class FinishedTranscript:
         }
 
 
-def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def logprobs(segments: Iterable[Segment], vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
     """The text's tokens, without timestamps: as text, as bytes, and their log-probabilities."""
     tokenizer = vocabulary.tokenizer()
-    tokens = []
     for segment in segments:
         for token, logprob in zip(segment.tokens, segment.token_logprobs or (), strict=True):
             if vocabulary.is_text(token):
                 data = token_bytes(tokenizer, token)
                 text = data.decode(errors="replace")  # a token may end within a character
-                tokens.append({"token": text, "bytes": list(data), "logprob": logprob})
-    return tokens
+                yield {"token": text, "bytes": list(data), "logprob": logprob}
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
@@ -294,7 +292,7 @@ class PendingTranscription:
         event: dict[str, Any] = {"type": "transcript.text.delta", "delta": text}
         if "token_logprobs" in self.transcription.options:
             assert self.job.recording is not None
-            event["logprobs"] = logprobs([segment], self.job.recording.vocabulary)
+            event["logprobs"] = list(logprobs([segment], self.job.recording.vocabulary))
         return event
 
     def _result(self, event: Finished) -> FinishedTranscript:

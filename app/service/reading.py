@@ -18,7 +18,6 @@ from slimwhisper.audio.samples import (
     SPOOL_SECONDS,
     ReadOptions,
     Samples,
-    Span,
     channels_of,
     named_channels,
 )
@@ -46,6 +45,7 @@ class Mix:
 
     def __init__(self, channels: Sequence[Samples]) -> None:
         self._channels = channels
+        self.silences = channels[0].silences  # of all channels
 
     def __len__(self) -> int:
         return len(self._channels[0])
@@ -54,11 +54,6 @@ class Mix:
         """[stop - start] float32."""
         parts = [channel.read(start, stop) for channel in self._channels]
         return parts[0] if len(parts) == 1 else np.mean(parts, axis=0, dtype=np.float32)
-
-    @property
-    def silences(self) -> Sequence[Span]:
-        """Those of all channels."""
-        return self._channels[0].silences
 
     def close(self) -> None:
         for channel in self._channels:

@@ -1,5 +1,5 @@
-/* Whole blocks of a decoder layer: between single products, Python would take as long as a small
-   model's step. Compiled three times: with WIDE, for sixteen floats at a time, and with BF16, for
+/* Whole blocks of a decoder, and a whole step: between single products, Python would take as long as
+   a small model's step. Compiled three times: with WIDE, for sixteen floats at a time, and with BF16, for
    bfloat16 with sums in float. */
 #include "norm.h"
 #include "threads.h"
@@ -13,13 +13,8 @@ void NAME(multiply_head_rows)(number *, float *, const number *, const void *, l
 typedef void attend(number *, float *, float *, const number *, const void *, const void *,
                     const int64_t *, const int64_t *, const float *, const int64_t *, long, long,
                     long, long, long, long, long, long, long, long, long, float, int);
-attend NAME(attend_pages);
 #if BF16
 #define multiply_heads_transposed multiply_heads_transposed_bf16
-#define ATTEND_HALF attend_pages_bf16 /* never asked for */
-#else
-#define ATTEND_HALF NAME(attend_pages_half)
-attend ATTEND_HALF;
 #endif
 void multiply_heads_transposed(number *, const number *, const void *, long, long, long, long, int,
                                int);
@@ -58,37 +53,82 @@ void NAME(add_norm)(number *total, number *normed, const number *x, const number
     run_parallel(norm_row, &norm, rows, rows < FEW ? 1 : threads);
 }
 
+#define FINE_ROWS 8 /* that products of integers round to 16 bits, as in library.py */
+
+typedef void multiply_integers(float *, const float *, const int8_t *, const int32_t *,
+                               const float *, const float *, const float *, void *, float *, long,
+                               long, long, long, int, int);
+typedef void multiply_head_integers(float *, const float *, const int8_t *, const int32_t *,
+                                    const float *, void *, float *, long, long, long, long, int);
+
 struct latent_weights {
     const void *query, *key_map, *value_map, *out; /* [d, d], twice [heads, d / heads, d], [d, d] */
     const number *query_bias, *out_bias;           /* [d] */
+    /* of matrices in int8, of which there are four of [d, d] or, of each head, [d, d / heads] and
+       [d / heads, d], as in integers.h */
+    const int32_t *query_sums, *key_sums, *value_sums, *out_sums;
+    const float *query_factors, *key_factors, *value_factors, *out_factors;
+    multiply_integers *multiply; /* null: the matrices are not in int8 */
+    multiply_head_integers *multiply_heads;
     long heads, d;
     float scale;
     int half; /* the matrices are in float16 */
 };
 
+/* What a latent block reads, and by which function; the rest as in attend_pages. */
+struct reads {
+    attend *attend;
+    const float *factors; /* of a latent in whole numbers, else null */
+    const int64_t *slots, *lengths, *table;
+    const float *bias;
+    long windows, parts, positions, page, slot_stride, table_stride, bias_stride;
+};
+
 /* out [rows, d]: latent attention of the normed x [rows, d], with all its projections. numbers [rows,
-   1 + heads, d] and sums [windows, parts, queries, d + 2], of queries = heads * rows / windows:
-   workspace. half: the latent is in float16. The others as in attend_pages. */
+   1 + heads, d] and sums [windows, parts, queries, 3 / 2 d + 3], of queries = heads * rows /
+   windows: workspace. */
 void NAME(latent_block)(number *out, number *numbers, float *sums, const number *x,
-                        const struct latent_weights *w, const void *latent, const int64_t *slots,
-                        const int64_t *lengths, const float *bias, const int64_t *table, long rows,
-                        long windows, long parts, long positions, long slot_stride,
-                        long bias_stride, long page, long table_stride, int half, int threads) {
-    long d = w->d, heads = w->heads, size = d / heads, queries = heads * rows / windows;
+                        const struct latent_weights *w, const void *latent, const struct reads *r,
+                        long rows, int threads) {
+    long d = w->d, heads = w->heads, size = d / heads, queries = heads * rows / r->windows;
     number *q = numbers, *folded = numbers + rows * d;
-    NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, w->half, 0, threads);
-    multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
-    (half ? ATTEND_HALF : NAME(attend_pages))(
-        folded, sums, sums + windows * parts * queries * d, folded, latent, latent, slots, lengths,
-        bias, table, windows, 1, parts, queries, positions, d, slot_stride, 0, bias_stride, page,
-        table_stride, w->scale, threads);
+    int integers = !BF16 && w->multiply;
+#if !BF16
+    float *steps = sums + rows * heads * d; /* which follow the rounded rows */
+    if (integers) {
+        w->multiply(q, x, w->query, w->query_sums, w->query_factors, w->query_bias, 0, sums, steps,
+                    rows, d, d, 2, 0, threads);
+        w->multiply_heads(folded, q, w->key_map, w->key_sums, w->key_factors, sums, steps, rows, heads,
+                          d, size, threads);
+    }
+#endif
+    if (!integers) {
+        NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, w->half, 0, threads);
+        multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
+    }
+    r->attend(folded, sums, sums + r->windows * r->parts * queries * d, folded, latent,
+              r->factors ? r->factors : latent, r->slots, r->lengths, r->bias, r->table, r->windows,
+              1, r->parts, queries, r->positions, d, r->slot_stride, 0, r->bias_stride, r->page,
+              r->table_stride, w->scale, threads);
+#if !BF16
+    if (integers) {
+        w->multiply_heads(q, folded, w->value_map, w->value_sums, w->value_factors, sums, steps, rows,
+                          heads, size, d, threads);
+        w->multiply(out, q, w->out, w->out_sums, w->out_factors, w->out_bias, 0, sums, steps, rows, d,
+                    d, 2, 0, threads);
+        return;
+    }
+#endif
     NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, w->half, threads);
     NAME(multiply_rows)(out, sums, q, w->out, 0, w->out_bias, 0, rows, d, d, w->half, 0, threads);
 }
 
 struct mlp_weights {
-    const void *up, *down;             /* [wide, d], [d, wide] */
-    const number *up_bias, *down_bias; /* [wide], [d] */
+    const void *up, *down;                /* [wide, d], [d, wide], or as in integers.h */
+    const number *up_bias, *down_bias;    /* [wide], [d] */
+    const int32_t *up_sums, *down_sums;   /* [wide], [d], of matrices in int8 */
+    const float *up_factors, *down_factors;
+    multiply_integers *multiply; /* null: the matrices are not in int8 */
     long d, wide;
     int half; /* the matrices are in float16 */
 };
@@ -105,15 +145,60 @@ static void gelu_row(const void *arguments, long row) {
 }
 
 /* out [rows, d] = gelu(x W_up^T + b_up) W_down^T + b_down: x [rows, d]; hidden [rows, wide] and
-   partial [rows, d]: workspace. */
+   partial [rows, d]: workspace. For matrices in int8, partial is of [rows, wide + 2]. */
 void NAME(mlp)(number *out, number *hidden, float *partial, const number *x,
                const struct mlp_weights *w, long rows, int threads) {
+#if !BF16
+    if (w->multiply) {
+        long planes = rows <= FINE_ROWS ? 2 : 1;
+        float *steps = partial + rows * w->wide;
+        w->multiply(hidden, x, w->up, w->up_sums, w->up_factors, w->up_bias, 0, partial, steps, rows,
+                    w->wide, w->d, planes, 1, threads);
+        w->multiply(out, hidden, w->down, w->down_sums, w->down_factors, w->down_bias, 0, partial,
+                    steps, rows, w->d, w->wide, planes, 0, threads);
+        return;
+    }
+#endif
     struct hidden h = {hidden, w->wide};
     NAME(multiply_rows)(hidden, (float *)hidden, x, w->up, 0, w->up_bias, 0, rows, w->wide, w->d,
                         w->half, 0, threads);
     run_parallel(gelu_row, &h, rows, threads);
     NAME(multiply_rows)(out, partial, hidden, w->down, 0, w->down_bias, 0, rows, w->d, w->wide,
                         w->half, 0, threads);
+}
+
+struct decoder_layer {
+    const float *norm_weight, *norm_bias, *cross_norm_weight, *cross_norm_bias, *mlp_norm_weight,
+        *mlp_norm_bias; /* [d] */
+    const struct latent_weights *self, *cross;
+    const struct mlp_weights *mlp;
+    number *text; /* the latent of the text: [pages, page, d] */
+};
+
+/* One step of all layers: x [rows, d], the embeddings -> normed [rows, d], after the last norm, of
+   weight and bias [d]. x is overwritten. ids, positions [rows]: where each row's latent is stored.
+   latent: of the audio, for all layers.
+   out, partial, and the workspaces: as in `latent_block` and `mlp`. */
+void NAME(decoder_layers)(number *normed, number *x, number *out, number *numbers, float *sums,
+                          number *hidden, float *partial, const struct decoder_layer *layers,
+                          const float *weight, const float *bias, const int64_t *ids,
+                          const int64_t *positions, const void *latent, const struct reads *text,
+                          const struct reads *audio, long count, long rows, int threads) {
+    const number *addend = 0;
+    long d = layers->self->d;
+#define NORM(name, cache)                                                                          \
+    NAME(add_norm)(x, normed, x, addend, name##weight, name##bias, cache, ids, positions, rows, d, \
+                   text->slot_stride, d, threads)
+    for (const struct decoder_layer *l = layers; l < layers + count; l++) {
+        NORM(l->norm_, l->text);
+        addend = out;
+        NAME(latent_block)(out, numbers, sums, normed, l->self, l->text, text, rows, threads);
+        NORM(l->cross_norm_, 0);
+        NAME(latent_block)(out, numbers, sums, normed, l->cross, latent, audio, rows, threads);
+        NORM(l->mlp_norm_, 0);
+        NAME(mlp)(out, hidden, partial, normed, l->mlp, rows, threads);
+    }
+    NORM(, 0);
 }
 
 END_OF_TARGET

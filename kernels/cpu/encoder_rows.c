@@ -66,7 +66,7 @@ static const operand *prepare(const struct chunk *c, const float *x, long depth)
 static void multiply(const struct chunk *c, float *out, const operand *x, struct linear l,
                      const float *addend, long width, long depth, long stride, int gelu) {
     struct product p = {out,      l.w,     l.sums, l.factors, l.bias, addend, x,
-                        c->steps, c->rows, width,  depth,     stride, 1,      gelu};
+                        c->steps, c->rows, width,  depth,     stride, 1,      gelu,   width};
     multiply_vectors(&p, 0, width / LANES);
 }
 

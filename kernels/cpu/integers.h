@@ -7,6 +7,8 @@
 #include "threads.h"
 #include "tiles.h"
 
+#define FEW 8 /* rows that one thread rounds sooner than several start */
+
 struct integers_call {
     struct product product;
     const float *x;   /* [rows, depth] */
@@ -36,10 +38,37 @@ void NAME(multiply)(float *out, const float *x, const int8_t *w, const int32_t *
                     float *steps, long rows, long width, long depth, long planes, int gelu,
                     int threads) {
     struct integers_call call = {{out, w, sums, factors, bias, addend, rounded, steps, rows, width,
-                                  depth, depth, planes, gelu},
+                                  depth, depth, planes, gelu, width},
                                  x, rounded, steps, parts_for(rows, threads)};
-    run_parallel(round_one, &call, rows, threads);
+    run_parallel(round_one, &call, rows, rows < FEW ? 1 : threads);
     run_parallel(outputs_of_part, &call, call.parts, threads);
+}
+
+/* One head: the pointers are moved to it. `parts`: heads. */
+static void outputs_of_head(const void *arguments, long head) {
+    struct integers_call c = *(const struct integers_call *)arguments;
+    struct product *p = &c.product;
+    long rows = p->rows, depth = p->depth, width = p->width, operands = p->planes * depth;
+    c.rounded += head * rows * operands, c.steps += head * rows * 2;
+    for (long row = 0; row < rows; row++)
+        round_row(c.rounded + row * operands, c.steps + 2 * row, c.x + (row * c.parts + head) * depth,
+                  depth, p->planes);
+    p->x = c.rounded, p->steps = c.steps;
+    p->out += head * width, p->w += head * width * depth;
+    p->sums += head * width, p->factors += head * width;
+    multiply_vectors(p, 0, width / LANES);
+}
+
+/* Every head's own product: out [rows, heads, width], x [rows, heads, depth], w [heads, width / 16,
+   depth / 4, 16, 4], sums and factors [heads, width]; x is rounded to two bytes. rounded [heads, rows,
+   2, depth], steps [heads, rows, 2]: as above. width and depth are multiples of 16. */
+void NAME(multiply_heads)(float *out, const float *x, const int8_t *w, const int32_t *sums,
+                          const float *factors, void *rounded, float *steps, long rows, long heads,
+                          long width, long depth, int threads) {
+    struct integers_call call = {{out, w, sums, factors, 0, 0, rounded, steps, rows, width, depth,
+                                  depth, 2, 0, heads * width},
+                                 x, rounded, steps, heads};
+    run_parallel(outputs_of_head, &call, heads, threads);
 }
 
 #endif

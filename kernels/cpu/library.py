@@ -24,14 +24,15 @@ from torch import Tensor
 from slimwhisper.kernels.attention import ALL, MAX_ROWS, CacheWrite, Latent, Reads
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-VERSION = 7  # when a function's arguments change, raise it, and in usable.c, too
+VERSION = 8  # when a function's arguments change, raise it, and in usable.c, too
 _SIGNATURES: dict[str, Sequence[Any]] = {
     "multiply_rows": (*[POINTER] * 7, *[LONG] * 3, *[INT] * 3),
     "multiply_head_rows": (*[POINTER] * 4, *[LONG] * 4, INT, INT),
     "multiply_heads_transposed": (*[POINTER] * 3, *[LONG] * 4, INT, INT),
     "attend_pages": (*[POINTER] * 10, *[LONG] * 11, FLOAT, INT),
-    "latent_block": (*[POINTER] * 10, *[LONG] * 8, INT, INT),
+    "latent_block": (*[POINTER] * 7, LONG, INT),
     "mlp": (*[POINTER] * 5, LONG, INT),
+    "decoder_layers": (*[POINTER] * 15, LONG, LONG, INT),
     "add_norm": (*[POINTER] * 9, *[LONG] * 4, INT),
 }
 # of float32, for both dtypes; with bfloat16 there is AVX-512
@@ -41,7 +42,9 @@ _ENCODER_ATTENTION = {"encoder_attention": (*[POINTER] * 5, *[LONG] * 6, FLOAT, 
 _ENCODER_ROWS = (*[POINTER] * 7, LONG, LONG, INT)
 _INTEGERS = {
     "multiply_integers": (*[POINTER] * 9, *[LONG] * 4, INT, INT),
+    "multiply_heads_integers": (*[POINTER] * 7, *[LONG] * 4, INT),
     "encoder_rows_integers": _ENCODER_ROWS,
+    "attend_pages_integers": _SIGNATURES["attend_pages"],
 }
 _X86 = _ENCODER_ATTENTION | {"encoder_rows": _ENCODER_ROWS} | _INTEGERS  # of float32
 _X86 |= {"encoder_attention_integers": _ENCODER_ATTENTION["encoder_attention"]}
@@ -56,7 +59,7 @@ DEPTHS = {torch.float32: 16, torch.bfloat16: 32}  # the dtypes that there are fu
 PART_DEPTH = 1536  # products of bfloat16 that are summed at a time, as in products.c
 MAX_HEAD = 128  # columns of a head: of an encoder's, and of maps in bfloat16
 POSITIONS = 64  # an encoder's keys and values are padded to a multiple of it
-FINE_ROWS = 8  # rows at most that products of integers round to 16 bits
+FINE_ROWS = 8  # rows at most that products of integers round to 16 bits; attention's, any number
 BFLOAT16_ROWS = 32  # rows at most of products in bfloat16
 AVX2_ROWS = 128  # rows of products with AVX2: with as many, PyTorch's are faster
 BLOCK = 64  # positions that attention reads at a time; a multiple of pages
@@ -91,6 +94,7 @@ class Library:
         """
         self.path, self.dtype, self.depth = "c", dtype, DEPTHS[dtype]
         self.functions: dict[str, Callable[..., None]] = {}
+        self.addresses: dict[str, int | None] = {}  # of the functions, for others that call them
         library, bfloat16 = ctypes.CDLL(str(path)), dtype == torch.bfloat16
         if (version := library.version()) != VERSION:
             raise AttributeError(f"functions of version {version}, not {VERSION}")
@@ -109,6 +113,7 @@ class Library:
                 suffix = "_bf16"
             function = self.functions[name] = getattr(library, name + suffix)
             function.argtypes, function.restype = types, None
+            self.addresses[name] = ctypes.cast(function, POINTER).value
         # with more rows in bfloat16, oneDNN's products are faster
         self.most_rows = BFLOAT16_ROWS if bfloat16 else 2**31
         self.is_avx2 = x86 and not (wide and usable >= _AVX512)

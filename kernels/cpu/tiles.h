@@ -54,6 +54,7 @@ struct product {
     const float *steps;   /* [rows, 2]: what whole numbers were divided by, and which is zero */
     long rows, width, depth, stride, planes;
     int gelu;
+    long stride_out; /* from row to row of out, and of addend */
 };
 
 /* GROUP operands, for every output. */
@@ -190,7 +191,7 @@ INLINE void write(const struct product *p, long row, long at, int planes, sums u
     if (planes == 2) y += __builtin_convertvector(upper - all * (zero >> 8), floats) * 256.0f;
     y *= step * load_lanes(inside, p->factors + at);
     if (p->bias) y += load_lanes(inside, p->bias + at);
-    long o = row * p->width + at;
+    long o = row * p->stride_out + at;
     if (p->addend) y += load_lanes(inside, p->addend + o);
     store_lanes(inside, p->out + o, p->gelu ? gelu(y) : y);
 }
@@ -199,7 +200,7 @@ INLINE void write(const struct product *p, long row, long at, int planes, sums u
 INLINE void write(const struct product *p, long row, long at, int planes, sums upper, sums y) {
     (void)planes, (void)upper;
     if (p->bias) y += load(p->bias + at);
-    long o = row * p->width + at;
+    long o = row * p->stride_out + at;
     if (p->addend) y += load(p->addend + o);
     store(p->out + o, p->gelu ? gelu(y) : y);
 }

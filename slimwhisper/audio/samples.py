@@ -244,6 +244,7 @@ class Channel:
     def __init__(self, stored: StoredSamples, number: int) -> None:
         """number: from 0."""
         self._stored, self._number = stored, number
+        self.silences: Sequence[Span] = stored.silences  # of all channels
 
     def __len__(self) -> int:
         return len(self._stored) // self._stored.channels
@@ -253,11 +254,6 @@ class Channel:
         count = self._stored.channels
         block = self._stored.read(max(start, 0) * count, max(stop, 0) * count)
         return np.ascontiguousarray(block[self._number :: count])
-
-    @property
-    def silences(self) -> Sequence[Span]:
-        """Those of all channels."""
-        return self._stored.silences
 
     def close(self) -> None:
         """Close the stored samples, and so all channels."""
@@ -354,10 +350,10 @@ def open_source(source: Source | RemoteFile) -> tuple[str, BinaryIO]:
             FileNotFoundError: "no such file; check the path",
             NotADirectoryError: "no such file; check the path",
             IsADirectoryError: "is a folder; give a file in it",
-            PermissionError: "permission denied; make it readable for this user",
         }
-        reason = reasons.get(type(error), f"cannot be opened ({error_line(error)}); check the file")
-        raise AudioError(f"{name}: {reason}") from error
+        other = f"cannot be opened ({error_line(error)}); check the file and its permissions"
+        kind = AudioError if isinstance(error, (ValueError, *reasons)) else StorageError
+        raise kind(f"{name}: {reasons.get(type(error), other)}") from error
     if not file.read(1):
         file.close()
         raise AudioError(f"{name}: is empty (0 bytes); copy or record it again")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from slimwhisper.cache.fold import Folded, blocks_of, fold
 from slimwhisper.cache.forms import Form
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.types import Dims
+
+if TYPE_CHECKING:
+    from slimwhisper.cache.latent import LatentSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,12 @@ class CachePlan:
         cross, self_ = ([f.to(device, dtype) for f in each] for each in (self.cross, self.self_))
         return replace(self, cross=cross, self_=self_, kernels=Kernels(device, dtype))
 
-    def packed(self, half: bool = False) -> "CachePlan":
-        """The same with its matrices in the fastest layout here; see `kernels.linear.pack`. half:
-        latents of the audio are stored in float16, if C reads them.
-        """
-        half &= self.kernels.library is not None
-        cross, self_ = [f.packed(half) for f in self.cross], [f.packed() for f in self.self_]
+    def packed(self, int8: bool = False) -> "CachePlan":
+        """The same with its matrices in the fastest layout here; see `Folded.packed`."""
+        compiled, stored = self.kernels.library if int8 else None, None
+        if compiled is not None:
+            stored = torch.int16 if compiled.has_integers else torch.float16
+        cross, self_ = ([f.packed(stored) for f in each] for each in (self.cross, self.self_))
         return replace(self, cross=cross, self_=self_)
 
     @property
@@ -173,6 +176,7 @@ class Pages:
         allocate on first touch allocate only pages that are used.
         """
         self.count, shape = count, plan.store_shape(0, 0, device)
+        self.scratch = count  # the page that belongs to no text
         by_layer = [w.form.self_.page_shapes(w, shape.dtype) for w in plan.self_]
         buffers = {
             size: torch.empty((n, count + 1, *size[0]), device=shape.device, dtype=size[1])
@@ -182,11 +186,6 @@ class Pages:
         unused = {size: iter(t.unbind()) for size, t in buffers.items()}
         self.by_layer = [[next(unused[size]) for size in shapes] for shapes in by_layer]
         self.page_bytes = sum(t[:1].nbytes for layer in self.by_layer for t in layer)
-
-    @property
-    def scratch(self) -> int:
-        """The page that belongs to no text."""
-        return self.count
 
     def copy(self, pages: Tensor, sources: Tensor) -> None:
         """Page pages[i] becomes a copy of page sources[i], both [n] int64."""
@@ -255,12 +254,14 @@ class SelfCache:
         return by_row + self.pages.count * self.pages.page_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecoderCache:
     """The caches that a decoder call reads: the audio of the slots, the texts of the rows."""
 
     cross: CrossCache
     self_: SelfCache
+    in_c: "LatentSteps | None" = None  # what takes the decoder's steps, if C can, once `prepared`
+    prepared: bool = False
 
     @staticmethod
     def allocate(

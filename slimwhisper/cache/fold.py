@@ -6,7 +6,7 @@ scores, so it is dropped. Matrices here are in `torch.nn.Linear`'s layout [out, 
 `linear(x, W)` and W_K^-1 W_V is solved on transposes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.forms import Form, parse_form
-from slimwhisper.kernels.linear import Weight, in_half, pack
+from slimwhisper.kernels.linear import Weight, in_half, pack, quantize
 from slimwhisper.types import Dims
 
 
@@ -83,9 +83,12 @@ class Folded:
     values: Weight | None = None  # [d, d]: source -> V
     key_map: Tensor | None = None  # [h, d_k, d]: A_i
     value_map: Tensor | None = None  # [h, d_k, d]: B_i^T
+    # for steps in int8, the maps as rows of outputs, [h d, d_k] and [h d_k, d]
+    key_integers: Weight | None = None
+    value_integers: Weight | None = None
     column_scales: Tensor | None = None  # [d]: S, for a latent in float8
     offset: Tensor | None = None  # [d]: B, subtracted from the source
-    half: bool = False  # a latent of the audio is stored in float16
+    stored: torch.dtype | None = None  # of a latent of the audio, if it is not the model's
     layer: int = 0  # of the decoder
 
     @property
@@ -102,11 +105,25 @@ class Folded:
         }
         return replace(self, **moved)
 
-    def packed(self, half: bool = False) -> "Folded":
-        """The same with its matrices as `slimwhisper.kernels` multiplies fastest by them."""
-        packed: dict[str, Any] = {"half": half}
+    def packed(self, stored: torch.dtype | None = None) -> "Folded":
+        """The same with its matrices as `slimwhisper.kernels` multiplies fastest by them. stored:
+        of a latent of the audio. If it is int16, the matrices of attention to a latent are in int8;
+        where C cannot multiply so, the latent is in float16.
+        """
+        keys, values = self.key_map, self.value_map
+        rounded: dict[str, Tensor] = {}
+        if stored == torch.int16:
+            stored = torch.float16
+            fits = self.width % 32 == 0 and self.column_scales is None
+            if keys is not None and values is not None and fits and keys.shape[1] % 16 == 0:
+                stored = torch.int16
+                rounded = {name: getattr(self, name) for name in ("query", "out")}
+                rounded["key_integers"] = keys.mT.flatten(0, 1)
+                rounded["value_integers"] = values.flatten(0, 1)
+        packed: dict[str, Any] = {"stored": stored}
+        packed |= {name: quantize(t, fine_rows=2**31) for name, t in rounded.items()}
         for name in ("query", "out", "project", "values", "key_map", "value_map"):
-            if isinstance(t := getattr(self, name), Tensor):
+            if name not in rounded and isinstance(t := getattr(self, name), Tensor):
                 packed[name] = in_half(t) if "map" in name else pack(t, small_batches=True)
         return replace(self, **packed)
 
@@ -140,7 +157,7 @@ class Activations:
 
 def blocks_of(
     state: Mapping[str, Tensor], dims: Dims, attention: str
-) -> list[tuple[Attention, Context]]:
+) -> Iterator[tuple[Attention, Context]]:
     """Every decoder layer's block of "cross" or "self" attention, and its context.
 
     state: OpenAI's names; matrices [out, in].
@@ -148,13 +165,11 @@ def blocks_of(
     name = "cross_attn" if attention == "cross" else "attn"
     prefixes = [f"decoder.blocks.{i}.{name}" for i in range(dims.n_text_layer)]
     blocks = [Attention.from_state(state, f"{p}.", dims.n_text_head) for p in prefixes]
-    pairs = []
     for i, (prefix, block) in enumerate(zip(prefixes, blocks, strict=True)):
         # the norm before E, or before the layer
         norm = "encoder.ln_post" if attention == "cross" else f"{prefix}_ln"
         scales = state[f"{norm}.weight"], state[f"{norm}.bias"]
-        pairs.append((block, Context(scales, attention, i, blocks)))
-    return pairs
+        yield block, Context(scales, attention, i, blocks)
 
 
 def fold(block: Attention, form: str | Form, context: Context | None = None) -> Folded:

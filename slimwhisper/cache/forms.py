@@ -243,11 +243,7 @@ class X8(E8):
     """
 
     name, attentions, shared = "x8", ("self",), False
-
-    @property
-    def tensors(self) -> Sequence[str]:
-        """The names of what it learns, "mean"."""
-        return ("mean",)
+    tensors = ("mean",)  # that it learns
 
 
 class E(Form):

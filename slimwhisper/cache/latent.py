@@ -4,6 +4,7 @@ The store has d values per token, for each layer (`x`, `k`, `v`) or once for all
 `hybrid`). See `slimwhisper.cache.forms` for the maps A_i and B_i.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,12 +16,13 @@ from slimwhisper.cache.base import (
     DecodeStep,
     PagedLayer,
     Rows,
+    SelfLayer,
     Shape,
     StoreShape,
 )
 from slimwhisper.cache.fold import Folded
 from slimwhisper.kernels.attention import CacheWrite, Latent, Reads, head_attention, scale_columns
-from slimwhisper.kernels.blocks import LatentBlock
+from slimwhisper.kernels.blocks import DecoderLayers, LatentBlock, MLPBlock, Pair
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import linear
 
@@ -35,7 +37,8 @@ class LatentAttention:
         bias = weights.query_bias
         # not `torch.eye`, which imports PyTorch's compiler for a device without memory
         self.identity = bias.new_zeros(self.heads, self.heads).fill_diagonal_(1)[:, :, None]
-        matrices = weights.query, weights.key_map, weights.value_map, weights.out
+        maps = weights.key_integers or weights.key_map, weights.value_integers or weights.value_map
+        matrices = weights.query, *maps, weights.out
         self.block = LatentBlock.of(kernels.library, *matrices, bias, weights.out_bias)
 
     def attend(self, x: Tensor, latent: Latent, reads: Reads) -> Tensor:
@@ -107,7 +110,7 @@ class LatentStore(CrossStore):
     def __init__(self, weights: Folded, shape: StoreShape) -> None:
         self.weights = weights
         size, float8 = (shape.count, shape.length, weights.width), weights.column_scales is not None
-        dtype = torch.float16 if weights.half else shape.dtype
+        dtype = weights.stored or shape.dtype
         self.latent = Latent.allocate(size, shape.device, dtype, float8)
         super().__init__(*self.latent.tensors())
 
@@ -175,7 +178,7 @@ class LatentSelf(PagedLayer):
         self.attention = LatentAttention(weights, shape.kernels)
         self.latent = Latent(*self.allocate_pages(weights, shape))
         super().__init__(*self.latent.tensors())
-        self._stores_norm = weights.project is None  # or that in float8
+        self.stores_norm = weights.project is None  # or that in float8
 
     @staticmethod
     def shapes(weights: Folded, page: int, dtype: torch.dtype) -> list[Shape]:
@@ -198,11 +201,11 @@ class LatentSelf(PagedLayer):
 
     def cache_write(self, step: DecodeStep) -> CacheWrite | None:
         """Of forms that store the normed token itself, or in float8."""
-        return self._write_at(*self.step_locations(step)) if self._stores_norm else None
+        return self._write_at(*self.step_locations(step)) if self.stores_norm else None
 
     def prompt_write(self, rows: Rows, tokens: int) -> CacheWrite | None:
         """Of the same forms."""
-        if not self._stores_norm:
+        if not self.stores_norm:
             return None
         pages, indices = self.begin(rows, tokens)
         return self._write_at(pages.flatten(), indices.flatten())
@@ -213,6 +216,56 @@ class LatentSelf(PagedLayer):
 
     def step(self, x: Tensor, step: DecodeStep) -> Tensor:
         """x [R, 1, d] -> [R, 1, d]; stores the tokens' latents [R, d], reads step.extent a row."""
-        if not self._stores_norm:
+        if not self.stores_norm:
             self.latent.write(self.step_locations(step), latent_of(self.attention.weights, x[:, 0]))
         return self.attention.attend(x, self.latent, self.reads(step))
+
+
+class LatentSteps:
+    """Steps of a decoder whose caches are all latents: all layers in one call of C."""
+
+    def __init__(self, layers: DecoderLayers, self_: LatentSelf, cross: LatentCross) -> None:
+        """self_, cross: of one layer."""
+        self.layers, self.self_, self.cross = layers, self_, cross
+
+    @staticmethod
+    def of(
+        caches: tuple[Sequence[SelfLayer], Sequence[CrossLayer]],
+        norms: Sequence[Sequence[Pair]],
+        mlps: Sequence[MLPBlock | None],
+        last: Pair,
+    ) -> "LatentSteps | None":
+        """caches: the layers of both; norms, mlps: of each layer, as in `DecoderLayer`; last: the
+        norm behind all. None: C cannot read a weight or a cache.
+        """
+        texts = [t for t in caches[0] if isinstance(t, LatentSelf) and t.stores_norm]
+        sounds = [s for s in caches[1] if isinstance(s, LatentCross)]
+        steps = {type(t).step for t in texts} | {type(s).attend for s in sounds}
+        if steps != {LatentSelf.step, LatentCross.attend}:  # a form's own, which C does not call
+            return None
+        if min(len(texts), len(sounds)) < len(norms) or len({s.store for s in sounds}) > 1:
+            return None
+        if len({(t.latent.values.shape, t.latent.values.dtype) for t in texts}) > 1:
+            return None
+        layers = [
+            (pairs, t.attention.block, s.attention.block, mlp, t.latent)
+            for pairs, t, s, mlp in zip(norms, texts, sounds, mlps, strict=True)
+            if t.attention.block and s.attention.block and mlp
+        ]
+        store = sounds[0].store
+        if len(layers) < len(norms) or store.position_bias is not None:
+            return None
+        return LatentSteps(DecoderLayers(layers, last, store.latent), texts[0], sounds[0])
+
+    def __call__(self, x: Tensor, step: DecodeStep, rows: Rows) -> Tensor | None:
+        """The embeddings x [R, d] -> [R, d], after the last norm; None: layer by layer."""
+        attention, latent = self.cross.attention, self.cross.store.latent
+        if not prefers_latent(rows.group * rows.tokens, attention.heads, x.shape[1]):
+            return None
+        reads = rows.audio_reads(rows.slots, latent.values.shape[1], x.dtype)
+        audio = reads.grouped(len(latent), len(x))
+        text = self.self_.reads(step).grouped(len(self.self_.latent), len(x))
+        hidden = self.layers(x, self.self_.step_locations(step), text, audio)
+        if hidden is not None:
+            attention.kernels.used["latent", "c"] += 1
+        return hidden

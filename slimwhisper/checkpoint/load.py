@@ -8,7 +8,7 @@ heads of cross-attention that follow the audio, from which word timestamps are r
 
 import base64
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,9 +122,8 @@ class GenerationSettings:
             defaults["sample_len"] = self.max_length
         return {name: value for name, value in defaults.items() if value is not None}
 
-    def rows(self) -> list[Setting]:
+    def rows(self) -> Iterator[Setting]:
         """All its settings, in the order of docs/guides/models.md."""
-        rows = []
         for row in fields(self):
             name, value, effect = row.name, getattr(self, row.name), row.metadata.get("effect")
             if effect is None or value is None or value == ():
@@ -137,8 +136,8 @@ class GenerationSettings:
                 text = f"{len(value)} tokens"
             followed = name != "return_timestamps" or value
             done = effect if followed else f"not followed: {effect}"
-            rows.append(Setting(name, text, done, row.metadata["flag"], followed))
-        return [*rows, *self.ignored]
+            yield Setting(name, text, done, row.metadata["flag"], followed)
+        yield from self.ignored
 
 
 DEFAULT_SETTINGS = GenerationSettings()  # of a model without settings of its own

@@ -14,7 +14,7 @@ import re
 import signal
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -63,7 +63,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
         "beam_size": arguments.beam_size,
         "rounds": arguments.rounds,
         "recording_seconds": RECORDING_SECONDS,
-        "rows": summarize(cases, measurements),
+        "rows": list(summarize(cases, measurements)),
     }
     if not arguments.json:
         print_bench(answer)
@@ -124,18 +124,17 @@ def _title(case: Case) -> str:
     return f"{case.cache}, batch {case.batch}"
 
 
-def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> list[Row]:
+def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> Iterator[Row]:
     """A row for each case: medians over the rounds. Rates are per second unless stated otherwise;
     "decode": of the time outside the encoder.
     """
-    rows: list[Row] = []
     for case, rounds in zip(cases, measurements, strict=True):
 
         def median(key: str, less: str | None = None, rounds: Sequence[Row] = rounds) -> float:
             return statistics.median(r[key] - (r[less] if less else 0) for r in rounds)
 
         sampled, files = rounds[0]["tokens_sampled"], 3600 * case.windows / median("seconds")
-        row = {
+        yield {
             "cache": case.cache,
             "forms": rounds[0]["forms"],
             "batch": case.batch,
@@ -153,8 +152,6 @@ def summarize(cases: Sequence[Case], measurements: Sequence[Sequence[Row]]) -> l
             "encoder_seconds": [r["encoder_seconds"] for r in rounds],
             "fallbacks": rounds[0]["fallbacks"],
         }
-        rows.append(row)
-    return rows
 
 
 def describe_machine(threads: int, gpu: str | None) -> dict[str, Any]:

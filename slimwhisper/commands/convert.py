@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import processors
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from slimwhisper.checkpoint.files import OUTPUT, inside, load_error, read_json
 from slimwhisper.checkpoint.hugging_face import DIMENSIONS, hugging_face_name
 from slimwhisper.checkpoint.load import Checkpoint, head_pairs
 from slimwhisper.errors import OptionError, OutputError
-from slimwhisper.formats.folders import byte_level_tokenizer
+from slimwhisper.formats.folders import FFT_SAMPLES, byte_level_tokenizer
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.option_group import TASKS, ModelFacts
 from slimwhisper.options import changed_settings
@@ -113,7 +114,7 @@ def convert(
             _check_equal(ready, new, is_file)
             _check_target(target, is_file, overwrite)  # hours may have passed
             _move_into_place(new, target, Path(folder))
-    except (OSError, RuntimeError) as error:  # RuntimeError: torch.save, on a full disk
+    except (OSError, RuntimeError, SafetensorError) as error:  # the last two: on a full disk
         reason = f"cannot be written: {error_line(error)}"
         raise OutputError(f"{target}: {reason}; free some space, or choose another") from error
     dropped = tuple(name for name in own if name != "audio_window")
@@ -265,9 +266,6 @@ def tokenizer_files(tokenizer: Tokenizer, n_text_ctx: int) -> dict[str, str]:
 
 def _pretty(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-
-
-FFT_SAMPLES = 400  # of a spectrogram's window
 
 
 def model_settings(dims: Dims, tokenizer: Tokenizer, dtype: str, tied: bool) -> dict[str, Any]:

@@ -321,7 +321,7 @@ class Timestamps(LogitFilter):
             tokens = logits.argmax(dim=-1)
             if draws is not None:
                 tokens = draws.replaced(logits, tokens, None)
-            return tokens[:, None], log_probability(logits, tokens)[:, None]
+            return tokens[:, None], logits.log_softmax(dim=-1).gather(1, tokens[:, None])
 
         numbers = self.vocabulary.boundaries if used else (0, 0, 0, 0)
         drawn = () if draws is None else draws[:2]
@@ -359,11 +359,6 @@ def apply_timestamp_rules(
     timestamp_wins = on & (stamps.logsumexp(dim=-1) > best)
     for part, no in others:
         part.masked_fill_((no | timestamp_wins)[:, None], NEVER)
-
-
-def log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probabilities of tokens [R] int64 under logits [R, V] -> [R]."""
-    return logits.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
 
 
 Chosen = tuple[Tensor, Tensor]  # tokens [R] int64, and their log-probabilities [R]

@@ -154,7 +154,9 @@ class AsyncEncoder:
 
     def __init__(self, model: Model, max_batch: int) -> None:
         """max_batch: windows in a call of `begin`."""
-        self.model, self.max_batch = model, max_batch
+        self.model, self.max_batch, dims = model, max_batch, model.dims
+        # of one window's output, which a ticket may come with
+        self._output_shape = dims.n_audio_ctx, dims.n_audio_state
         self._batches: deque[_Batch] = deque()
         self._thread: ThreadPoolExecutor | None = None
         self._all_threads: int | None = None  # torch's, before they are shared
@@ -169,7 +171,6 @@ class AsyncEncoder:
             self.stream.wait_stream(torch.cuda.current_stream(model.device))  # for the weights
             # in pools of their own: a step's graph runs at the same time
             self.graphs = {role: Graphs(CUDAGraphs(model.device, role)) for role in roles}
-            dims = model.dims
             shape = (max_batch, dims.n_mels, 2 * dims.n_audio_ctx)
             with torch.cuda.stream(self.stream):
                 self._mel = torch.zeros(shape, device=model.device)
@@ -217,11 +218,6 @@ class AsyncEncoder:
             for first in range(0, len(group), count):
                 some = group[first : first + count]
                 yield some, [t.window.mel for t in some if t.window.mel is not None]
-
-    @property
-    def _output_shape(self) -> tuple[int, int]:
-        """Of one window's output, which a ticket may come with."""
-        return self.model.dims.n_audio_ctx, self.model.dims.n_audio_state
 
     def begin(
         self, tickets: Sequence[Ticket], mels: Sequence[Tensor], beside: bool = False

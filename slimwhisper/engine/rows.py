@@ -217,7 +217,8 @@ class RowState:
         """scratch: the row and the page of the caches that padding is written to."""
         rows, device = windows * width, model.device
         self.context, self.scratch = model.dims.n_text_ctx, scratch
-        limit = self.context // 2 + 1
+        self.width = width  # rows of a window
+        self.limit = limit = self.context // 2 + 1  # the most tokens that are sampled, plus one
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -243,16 +244,6 @@ class RowState:
             group=width,
             table=torch.full((rows, pages), scratch[1], device=device),
         )
-
-    @property
-    def width(self) -> int:
-        """Rows of a window."""
-        return self.locations.group
-
-    @property
-    def limit(self) -> int:
-        """The most tokens that are sampled, plus one."""
-        return self.keys.shape[1]
 
     @property
     def table(self) -> Tensor:

@@ -1,6 +1,6 @@
 """Which words of a script were heard: the longest common subsequence with a transcript."""
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -58,16 +58,14 @@ class Match:
         return tuple(spans)
 
 
-def heard_words(segments: Iterable[Segment]) -> list[HeardWord]:
+def heard_words(segments: Iterable[Segment]) -> Iterator[HeardWord]:
     """The words of a transcript with word times; in scripts without spaces, the characters."""
-    found = []
     for segment in segments:
         for word in segment.words or ():
             parts = words_of([word.word])
             edges = np.linspace(word.start, word.end, len(parts) + 1).tolist()
             for part, start, end in zip(parts, edges, edges[1:], strict=False):
-                found.append(HeardWord(part.key, part.text, start, end))
-    return found
+                yield HeardWord(part.key, part.text, start, end)
 
 
 def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # it takes a moment to import
 
 GENERATION, TOKENIZER = "generation_config.json", "tokenizer.json"
 EXTRACTORS = ("preprocessor_config.json", "processor_config.json")
-_FFT_SAMPLES = 400
+FFT_SAMPLES = 400  # of a spectrogram's window
 _OF_MODEL = ("feature_size", "chunk_length")  # settings of the audio that depend on the model
 # older folders have these instead; normalizer.json is for scoring texts, and is not needed
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
@@ -64,7 +64,7 @@ def _check_audio(folder: Path, dims: Dims) -> None:
             "hop_length": HOP_SAMPLES,
             "chunk_length": dims.n_audio_ctx // POSITIONS_PER_SECOND,
             "sampling_rate": SAMPLE_RATE,
-            "n_fft": _FFT_SAMPLES,
+            "n_fft": FFT_SAMPLES,
             "dither": 0,
             "do_normalize": False,
         }

@@ -7,11 +7,12 @@ import codecs
 import glob
 import logging
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio_formats.names import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.files import Fingerprint, InputFile, container_kind
+from slimwhisper.files import Fingerprint, InputFile, absolute, container_kind
 from slimwhisper.outputs import FORMATS
 from slimwhisper.text import error_line, text_encoding
 
@@ -38,6 +39,10 @@ EMPTY = {
     "glob": "matches no audio or video files; check the pattern",
     "list": "nothing on standard input; pipe in a recording, or a list with one path per line",
 }
+# what a job writes besides the outputs of recordings
+RESULT = re.compile(r"(?:^|[/\\])(?:slimwhisper-journal|transcripts[/\\]part-[^/\\]*\.parquet$)")
+ALONE = "URIs, archives, manifests and tables need a job of their own; give them as its arguments"
+ENDS = tuple(f".{name}" for name in FORMATS)
 SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 NAME = "stdin"  # of a recording on standard input, and its outputs
@@ -48,6 +53,7 @@ MERGE = 1 << 15  # new digests collected in a set before they join the sorted ar
 LOOK_AHEAD = 4096  # recordings from which the longest is chosen next
 
 T = TypeVar("T")
+Entry = InputFile | SlimWhisperError
 
 logger = logging.getLogger(__name__)
 
@@ -110,26 +116,21 @@ class Listing:
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        files: Iterable[str],
-        folders: Iterable[str],
-        selection: Selection | None = None,
+        self, folder: str | Path, files: Iterable[str], folders: Iterable[str], selection: Selection
     ) -> None:
         """selection: counts the files that are no recordings."""
         self._files = sorted(files)
         # "a.mp3" cannot have the output "a.txt" next to a mirrored folder of that name
-        ends = tuple(f".{name}" for name in FORMATS)
-        self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ends)}
-        takes = (selection or Selection()).takes
-        join = os.path.join
+        self._blocked = {Path(f).stem.casefold() for f in folders if f.lower().endswith(ENDS)}
+        takes, join = selection.takes, os.path.join
         self.outputs = self._distinct(n for n in self._files if takes(join(folder, n)))
+        self._used = {output.casefold() for output in self.outputs.values()}
 
     @staticmethod
     def of(folder: Path) -> "Listing":
         """The listing of a folder, empty if the folder cannot be listed: it may still be read."""
         _, folders, files = next(os.walk(folder), ("", [], []))
-        return Listing(folder, files, folders)
+        return Listing(folder, files, folders, Selection())
 
     def output_of(self, name: str) -> str:
         """The output name of any file in the folder.
@@ -138,11 +139,15 @@ class Listing:
         """
         if name in self.outputs:
             return self.outputs[name]
-        output = self._distinct({name: None, **dict.fromkeys(self._files)})[name]
-        used = {each.casefold() for each in self.outputs.values()}
-        while output.casefold() in used:
+        output = self._others.get(name, Path(name).stem)
+        while output.casefold() in self._used:
             output += "_"
         return output
+
+    @cached_property
+    def _others(self) -> dict[str, str]:
+        """The output names of all files but those that a job may have written."""
+        return self._distinct(n for n in self._files if not n.lower().endswith(ENDS))
 
     def _distinct(self, names: Iterable[str]) -> dict[str, str]:
         """Name -> output name: without the suffix, or with it where two names would collide."""
@@ -175,8 +180,8 @@ class Inputs:
         """stdin: for the argument `-`. Raises OptionError."""
         self._stdin = stdin
         self.selection = Selection()
-        # the last folder listed for a file in it
-        self._listing = lru_cache(1)(Listing.of)
+        # the last folders listed for files in them
+        self._listing = lru_cache(16)(Listing.of)
         self._walked: set[Path] = set()  # absolute folders of a glob or list
         self._arguments = [_classify(text, stdin) for text in dict.fromkeys(arguments)]
         kinds = [a.kind for a in self._arguments]
@@ -185,7 +190,7 @@ class Inputs:
         self.is_one_file = kinds in (["file"], ["stdin"])
         self._base = self._common_base()
 
-    def list(self) -> Iterator[InputFile | SlimWhisperError]:
+    def list(self) -> Iterator[Entry]:
         for argument in self._arguments:
             is_empty = True
             self._walked.clear()
@@ -212,17 +217,14 @@ class Inputs:
                 yield from self._walk(Path(argument.text))
             case "glob":
                 # "*.dat" means all such files; "talks/*" means the recordings among the files
-                suffix = Path(argument.text).suffix
-                any_file = bool(suffix) and not glob.has_magic(suffix)
+                every = not glob.has_magic(Path(argument.text).suffix or "*")
                 named = set(Path(argument.text).parts)
                 dots = any(part.startswith(".") for part in named - {os.pardir})
-                # matches as the shell does, lazily; Path.glob includes hidden files
-                for text in glob.iglob(argument.text, recursive=True):  # noqa: PTH207
+                for text in _matches(argument.text):
                     path = Path(text)
                     if not dots and any(map(is_hidden, set(path.parts) - named)):
                         continue
-                    take = any_file or _kind(path) == "folder"
-                    if take or self.selection.takes(text, hidden=dots):
+                    if every or _kind(path) == "folder" or self.selection.takes(text, hidden=dots):
                         yield from self._one_of_many(path)
             case "list":
                 assert self._stdin is not None
@@ -233,7 +235,9 @@ class Inputs:
         """The recordings of one line of a list."""
         path = Path(text)
         is_new = _kind(path) == "folder" and not self._is_walked(path)
-        if is_new and not text.endswith(SEPARATORS):
+        if _needs_own_job(text):
+            yield AudioError(f"{redact(text)}: {ALONE}")
+        elif is_new and not text.endswith(SEPARATORS):
             remedy = f"write {path}{os.sep} to read all below it, or list only files (find -type f)"
             yield AudioError(f"{path}: is a folder; {remedy}")
         elif is_new and path.resolve() == Path(path.resolve().anchor):
@@ -247,7 +251,7 @@ class Inputs:
             return
         match _kind(path):
             case "folder":
-                self._walked.add(_absolute(path))
+                self._walked.add(absolute(path))
                 yield from self._walk(path)
             case "file":
                 yield self._file(path)
@@ -261,8 +265,8 @@ class Inputs:
 
         `find` and `**` name a folder first and its files later, which would be a repetition.
         """
-        absolute = _absolute(path)
-        return not self._walked.isdisjoint([absolute, *absolute.parents])
+        place = absolute(path)
+        return not self._walked.isdisjoint([place, *place.parents])
 
     def _walk(self, top: Path) -> Iterator[InputFile | AudioError]:
         """All recordings below a folder, but for hidden ones and trash; does not follow links to
@@ -278,7 +282,7 @@ class Inputs:
             while errors:
                 yield errors.pop()
             folders[:] = sorted(name for name in folders if not is_hidden(name))
-            output_folder = self._output_folder(_absolute(Path(folder)))
+            output_folder = self._output_folder(absolute(Path(folder)))
             for name, output in Listing(folder, files, folders, self.selection).outputs.items():
                 path = Path(folder, name)
                 if _kind(path) != "special":  # a broken link is reported when it is opened
@@ -286,9 +290,9 @@ class Inputs:
         yield from errors
 
     def _file(self, path: Path) -> InputFile:
-        absolute = _absolute(path)
-        name = self._listing(absolute.parent).output_of(absolute.name)
-        output = str(self._output_folder(absolute.parent) / name)
+        place = absolute(path)
+        name = self._listing(place.parent).output_of(place.name)
+        output = str(self._output_folder(place.parent) / name)
         return InputFile(path, output, Fingerprint.of(path))
 
     def _output_folder(self, folder: Path) -> Path:
@@ -309,10 +313,9 @@ class Inputs:
         """
         existing = [a for a in self._arguments if a.kind != "missing"]
         if all(a.kind in ("file", "stdin") for a in existing):
-            paths = [_absolute(Path(a.text)) for a in existing]
-            outputs = [self._listing(p.parent).output_of(p.name) for p in paths]
-            names = [output.casefold() for output in outputs]
-            if len(set(names)) == len(names):
+            paths = [absolute(Path(a.text)) for a in existing]
+            names = {self._listing(p.parent).output_of(p.name).casefold() for p in paths}
+            if len(names) == len(paths):
                 return None
         return Path(os.path.commonpath([a.base for a in existing]))
 
@@ -320,18 +323,32 @@ class Inputs:
 def are_stored(arguments: Sequence[str]) -> bool:
     """Whether the arguments of `transcribe` are URIs, manifests, tables or archives.
 
-    Raises OptionError if only some are URIs.
+    Raises OptionError if only some are.
     """
     stored = all(is_uri(a) or container_kind(a) for a in arguments)
-    if not stored and (uri := next(filter(is_uri, arguments), None)) is not None:
-        rule = "paths and URIs cannot be mixed in one job; run two jobs"
-        raise OptionError(f"{redact(uri)}: {rule}")
+    if not stored and (name := next(filter(_needs_own_job, arguments), None)) is not None:
+        raise OptionError(f"{redact(name)}: {ALONE}")
     return stored
 
 
-def distinct(
-    entries: Iterable[InputFile | SlimWhisperError],
-) -> Iterator[InputFile | SlimWhisperError]:
+def _needs_own_job(text: str) -> bool:
+    """Whether it is a URI, an archive, a manifest or a table; those that a job wrote are not."""
+    named = container_kind(text) not in (None, ".json") and _kind(Path(text)) != "folder"
+    return is_uri(text) or (named and not RESULT.search(text))
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """The paths that match as in the shell, lazily; `**` does not follow links to folders."""
+    top, *rest = re.split(r"(?<![^/\\])\*\*(?:[/\\]+|$)", pattern, maxsplit=1)
+    for start in glob.iglob(top or os.curdir):  # noqa: PTH207  (Path.glob includes hidden files)
+        if not rest:
+            yield start
+        for folder, folders, _ in os.walk(start) if rest else ():
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            yield from _matches(os.path.join(glob.escape(folder), *rest))  # noqa: PTH118
+
+
+def distinct(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Each recording once. Two paths to one folder count once; a link to a file is another file."""
     seen, folder_of = Digests(), lru_cache(64)(os.path.realpath)
     for entry in entries:
@@ -344,9 +361,7 @@ def distinct(
         yield entry
 
 
-def in_shard(
-    entries: Iterable[InputFile | SlimWhisperError], number: int, count: int
-) -> Iterator[InputFile | SlimWhisperError]:
+def in_shard(entries: Iterable[Entry], number: int, count: int) -> Iterator[Entry]:
     """The recordings of one of `count` parts, the first of which is 1, and all errors. A recording
     stays in its part when others come or go, and on hosts that have the inputs elsewhere.
     """
@@ -388,23 +403,16 @@ def _classify(text: str, stdin: StandardInput | None) -> Argument:
     path = Path(text)
     match _kind(path):
         case "folder":
-            return Argument(text, "folder", _absolute(path))
+            return Argument(text, "folder", absolute(path))
         case "file" | "special":
-            return Argument(text, "file", _absolute(path).parent)
+            return Argument(text, "file", absolute(path).parent)
     if not glob.has_magic(text):
         return Argument(text, "missing", Path())
     while glob.has_magic(str(path)) and _kind(path) != "folder":
         path = path.parent
     if glob.has_magic(str(path)):  # a folder that exists is itself
         text = f"{glob.escape(str(path))}/{Path(text).relative_to(path)}"
-    return Argument(text, "glob", _absolute(path))
-
-
-def _absolute(path: Path) -> Path:
-    """The absolute path. Links are not resolved, except before a `..`, whose target they change."""
-    if path.name == os.pardir:
-        return path.resolve()
-    return path.parent.resolve() / path.name if os.pardir in path.parts else path.absolute()
+    return Argument(text, "glob", absolute(path))
 
 
 def _path_text(path: bytes) -> str:

@@ -191,15 +191,15 @@ class Ledger:
         status = 128 + self.signal if self.signal else 0
         if not status and (self.totals.failed or self.totals.failed_earlier or moved):
             status = 1
+        report = self._plan.report
         try:
             self.write_report([STOPPED] if status > 1 else [])
         except OutputError as error:
             self.console.error(str(error))
-            status = status or 1
+            status, report = status or 1, None
         path = self.journal.log.path if self.journal else None
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
-        if (report := self._plan.report) is not None:
-            facts["report"] = str(report.path)
+        facts |= {} if report is None else {"report": str(report.path)}
         if (model := self.facts) and self.totals.done and self._plan.load["dtype"] is None:
             if model["fastest_dtype"] != model["dtype"]:
                 facts["faster"] = model["fastest_dtype"]

@@ -10,9 +10,9 @@ In a folder, a job appends to `slimwhisper-journal.jsonl`, and a part of a job t
 store, each job writes a series of objects, `slimwhisper-journal/NAME-000001.jsonl` and so on, and
 reads those of all jobs.
 
-A file counts as done only if it was transcribed with the same settings. That has to be decided
-before a model is loaded, so everything here follows from the arguments and the files on disk,
-without torch and without the network:
+A file counts as done only if it was transcribed with the same settings, and nothing else to the
+same output since. That has to be decided before a model is loaded, so everything here follows from
+the arguments and the files on disk, without torch and without the network:
 
 - A bundled model, a `.pt` file or a Hugging Face folder is identified by its file name and a digest
   of its content, not by its path or the time of its last change.
@@ -34,9 +34,9 @@ import os
 import secrets
 import socket
 import time
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from errno import ELOOP, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ import numpy as np
 from slimwhisper.cache.forms import OVERRIDES, PRESETS, choose_forms
 from slimwhisper.disk import file_digest, folder_digest, open_locked
 from slimwhisper.errors import OutputError
-from slimwhisper.files import Fingerprint, JobSink, Outcome, Status
+from slimwhisper.files import InputFile, JobSink, Outcome, Status
 from slimwhisper.formats.names import BUNDLED, HUB_IDS, bundled_file
 from slimwhisper.jobs.inputs import Digests, digest_of
 from slimwhisper.option_group import groups_of
@@ -101,15 +101,14 @@ class FileLog:
 
     def lines(self) -> Iterator[bytes]:
         """All lines of all parts, the own ones at the end; some may be incomplete."""
-        with self._wrap_errors():
+        with self._wrap_errors(), open(self._file, "rb", closefd=False) as own:
             folder = self.path.parent
             for path in (folder / JOURNAL_NAME, *sorted(folder.glob(PARTS))):
                 if path != self.path and path.is_file():
                     with path.open("rb") as file:
                         yield from file
-        with self._wrap_errors(), open(self._file, "rb", closefd=False) as file:
-            file.seek(0)  # they may be read more than once
-            yield from file
+            own.seek(0)  # they may be read more than once
+            yield from own
 
     def append(self, lines: bytes) -> None:
         """Add whole lines, in one write. Raises OutputError."""
@@ -125,10 +124,9 @@ class FileLog:
     def _sync(self) -> None:
         """Store the lines: all of them in a new file, if the folder was deleted or replaced."""
         here = os.fstat(self._file)
-        try:
+        same = False
+        with suppress(OSError):
             same = os.path.samestat(self.path.stat(), here)
-        except OSError:
-            same = False
         if not same:
             self.moved, old = True, self._file
             what = "was deleted or replaced, or its folder was, during the job"
@@ -208,8 +206,10 @@ class StoreLog:
             self._data = b""
 
 
-EMPTY = "empty"  # marks a recording beside its status
+EMPTY = "empty"  # instead of `done` in a digest
 KEYS = ("path", "size", "mtime_ns", "etag")  # of a fingerprint; only objects have an etag
+# of a line: digests of its output and of what is asked about it, and whether it wrote the output
+LINE = np.dtype([("output", "u8"), ("time", "f8"), ("digest", "u8"), ("wrote", "?")])
 
 
 class Journal:
@@ -238,66 +238,85 @@ class Journal:
         shard: tuple[int, int] | None = None,
     ) -> None:
         self._options = json.loads(json.dumps(options))  # as a line has them
-        self._accepted = [self._options | variant for variant in variants]
+        self._accepted = [] if ignore_earlier else [self._options | each for each in variants]
         self.record_variant(variants[0])
         local = sink.local
         self.log = StoreLog(sink) if local is None else FileLog(local / file_name(shard))
         try:
-            digests = array("Q", () if ignore_earlier else self._earlier_lines())
+            self.read(() if ignore_earlier else self.records())
         except BaseException:
             self.log.close()
             raise
-        self._earlier_digests = Digests(np.frombuffer(digests, np.uint64) if digests else None)
 
     def record_variant(self, variant: Mapping[str, Any]) -> None:
         """Record these options in new lines, next to those that all variants share."""
         self.recorded = self._options | variant
 
-    def _earlier_lines(self) -> Iterator[int]:
-        for record in self.records():
-            if record.get("options") in self._accepted:
-                yield _digest(record, record["status"])
-                if record.get("empty"):
-                    yield _digest(record, EMPTY)
+    def read(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Learn from lines, instead of those read before, what is done and what has failed. One
+        that wrote an output cancels all earlier ones of that output, whatever their options.
+        """
+        lines = np.fromiter(self._lines(records), LINE)
+        lines = lines[np.lexsort((lines["time"], lines["output"]))]
+        wrote = np.cumsum(lines["wrote"])
+        last = np.searchsorted(lines["output"], lines["output"], "right") - 1
+        self._earlier = Digests(lines["digest"][wrote == wrote[last]])
+
+    def _lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+        """The fields of `LINE`. Older versions' lines have no output: their path stands for it."""
+        old = False
+        for record in records:
+            path, output, when = map(record.get, ("path", "output", "time"))
+            mark = EMPTY if record.get("empty") else record["status"]
+            accepted, wrote = record["options"] in self._accepted, record["status"] == "done"
+            if wrote and not accepted:  # the same settings in other formats change nothing
+                same = record["options"] | {"formats": self._options["formats"]}
+                wrote = same not in self._accepted
+            digest = _digest(*map(record.get, KEYS), output, mark) if accepted else 0
+            yield _digest(output or path), when, digest, wrote
+            old |= output is None
+            if old and output and wrote:
+                yield _digest(path), when, 0, wrote
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The lines of recordings that are done or failed, with any options, in their order."""
+        """The lines of recordings that are done or failed, with any options but for outputs of
+        other formats. Each file's are in their order; `time` is in seconds.
+        """
+        formats = set(self._options["formats"])
         for line in self.log.lines():
             try:
                 record = json.loads(line)
-            except (ValueError, RecursionError):  # incomplete or damaged
+                record["time"] = datetime.fromisoformat(record["time"]).timestamp()
+                shared = formats.intersection(record["options"]["formats"])
+            except (ValueError, TypeError, KeyError, RecursionError):  # incomplete or damaged
                 continue
-            if isinstance(record, dict) and record.get("status") in ("done", "failed"):
+            if shared and record.get("status") in ("done", "failed"):
                 yield record
 
-    def status(self, fingerprint: Fingerprint) -> Status | None:
-        """The status of a recording with this fingerprint in an earlier run; None: not recorded.
-        What does not exist cannot be done.
+    def status(self, recording: InputFile) -> Status | None:
+        """The status of a recording with this fingerprint and output in an earlier run; None: not
+        recorded. What does not exist cannot be done.
         """
-        statuses: list[Status] = ["failed"] if fingerprint.size is None else ["done", "failed"]
-        matches = (s for s in statuses if _digest(_fields(fingerprint), s) in self._earlier_digests)
-        return next(matches, None)
+        if recording.fingerprint.size is not None and self._has(recording, "done", EMPTY):
+            return "done"
+        return "failed" if self._has(recording, "failed") else None
 
-    def is_empty(self, fingerprint: Fingerprint) -> bool:
+    def is_empty(self, recording: InputFile) -> bool:
         """Whether an output of a recording that is done had nothing in it."""
-        return _digest(_fields(fingerprint), EMPTY) in self._earlier_digests
+        return self._has(recording, EMPTY)
+
+    def _has(self, recording: InputFile, *marks: str) -> bool:
+        fields = [getattr(recording.fingerprint, key) for key in KEYS]
+        ends = ((output, mark) for output in (recording.output, None) for mark in marks)
+        return any(_digest(*fields, *end) in self._earlier for end in ends)
 
     def add(self, *outcomes: Outcome) -> None:
         """Append recordings that have ended, in one write. If the process is killed during it, at
         most one line is incomplete.
         """
-        if outcomes:
-            # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-            lines = "".join(_line(outcome, self.recorded) for outcome in outcomes)
-            self.log.append(lines.encode("ascii"))
-
-    def import_record(self, outcome: Outcome, options: Mapping[str, Any]) -> None:
-        """Append an outcome that an earlier run, with these options, did not record. Does nothing
-        if it is recorded, or if the options are not this job's.
-        """
-        digest = _digest(_fields(outcome.fingerprint), outcome.status)
-        if options in self._accepted and self._earlier_digests.add(digest):
-            self.log.append(_line(outcome, options).encode("ascii"))
+        # ASCII, so that names that are not UTF-8 survive as escaped surrogates
+        lines = "".join(_line(outcome, self.recorded) for outcome in outcomes)
+        self.log.append(lines.encode("ascii"))
 
     def close(self) -> None:
         """Write lines that are not written yet, and release the lock."""
@@ -305,26 +324,23 @@ class Journal:
 
 
 def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:
+    fingerprint = ((key, getattr(outcome.fingerprint, key)) for key in KEYS)
     record = {
-        **_fields(outcome.fingerprint),
+        **{key: value for key, value in fingerprint if key != "etag" or value is not None},
         "options": options,
         "status": outcome.status,
         "seconds": None if outcome.seconds is None else round(outcome.seconds, 3),
         "error": outcome.error,
+        "output": outcome.output,
         **({"empty": True} if outcome.empty else {}),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "time": datetime.now().astimezone().isoformat(),
     }
     return json.dumps(record) + "\n"
 
 
-def _fields(fingerprint: Fingerprint) -> dict[str, Any]:
-    fields = {key: getattr(fingerprint, key) for key in KEYS}
-    return fields if fingerprint.etag is not None else {key: fields[key] for key in KEYS[:3]}
-
-
-def _digest(record: Mapping[str, Any], status: str) -> int:
-    """The digest of a line, or of a fingerprint's fields, with a status."""
-    return digest_of(repr([*map(record.get, KEYS), status]).encode())
+def _digest(*values: object) -> int:
+    """Bytes that are not UTF-8 count as their escapes, which a table has instead."""
+    return digest_of("\0".join(map(str, values)).encode(errors="backslashreplace"))
 
 
 # of the settings, tokenizer and weights in the folder of a model or an adapter

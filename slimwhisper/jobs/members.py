@@ -47,8 +47,8 @@ class HeldFile(RemoteFile):
             self._release()
             if error.errno not in (ENOSPC, EDQUOT):
                 raise
-            what = f"no room for a recording in the temporary folder ({error.strerror})"
-            raise StorageError(f"{what}; free space there, or set TMPDIR") from error
+            what = f"no room in the temporary folder ({error.strerror})"
+            raise StorageError(f"{name}: {what}; free space there, or set TMPDIR") from error
 
     def __str__(self) -> str:
         return self._name

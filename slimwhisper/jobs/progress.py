@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -198,14 +198,12 @@ def _model_line(model: dict[str, Any]) -> str:
     return line + "".join(f"; {note}" for note in _text_memory(model))
 
 
-def _text_memory(model: dict[str, Any]) -> list[str]:
+def _text_memory(model: dict[str, Any]) -> Iterator[str]:
     """The memory that texts took; empty if no text was decoded in this process."""
-    notes = []
     if texts := model.get("peak_bytes"):
-        notes.append(f"the cache of texts took up to {human_size(texts)}")
+        yield f"the cache of texts took up to {human_size(texts)}"
     if times := model.get("preemptions"):
-        notes.append(f"texts waited for memory {times} times (see --cache_memory)")
-    return notes
+        yield f"texts waited for memory {times} times (see --cache_memory)"
 
 
 def _counts_line(facts: dict[str, Any]) -> str:

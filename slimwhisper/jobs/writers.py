@@ -49,7 +49,7 @@ class RecordingResult:
     def outcome(self, recording: InputFile) -> Outcome:
         """The record for the journal."""
         error = str(self.result) if isinstance(self.result, SlimWhisperError) else None
-        return Outcome(recording.fingerprint, self.status, self.seconds, error)
+        return Outcome(recording.fingerprint, self.status, self.seconds, error, recording.output)
 
 
 def write_result(
@@ -133,7 +133,7 @@ class JobResults:
 
     def earlier_status(self, recording: InputFile) -> Status | None:
         """The status of a recording that needs no work, from an earlier run."""
-        status = None if self.journal is None else self.journal.status(recording.fingerprint)
+        status = None if self.journal is None else self.journal.status(recording)
         if status == "failed":
             return None if self._retry_failed else status
         if status == "done" or self._skip_existing:
@@ -146,7 +146,7 @@ class JobResults:
         """
         if recorded and self.files.sink.local is None:
             return True
-        empty = self.journal is not None and self.journal.is_empty(recording.fingerprint)
+        empty = self.journal is not None and self.journal.is_empty(recording)
         return self.files.exist(recording, empty=empty)
 
     def record(self, recording: InputFile, result: RecordingResult) -> None:

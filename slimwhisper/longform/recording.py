@@ -411,6 +411,7 @@ class Recording:
             silences=[(a // HOP_SAMPLES, b // HOP_SAMPLES) for a, b in samples.silences],
         )
         self.sessions = [self._session(clips)]
+        self.vocabulary = self.sessions[0].vocabulary  # of the model that transcribes
         self._started = 0  # sessions
         self.seconds_of_speech = self.seconds
 
@@ -420,11 +421,6 @@ class Recording:
             return None
         self._started += 1
         return self.sessions[-1]
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Of the model that transcribes."""
-        return self.sessions[0].vocabulary
 
     @property
     def context(self) -> TranscriptContext:

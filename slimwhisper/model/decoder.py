@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import DecodeStep, Rows
 from slimwhisper.cache.decoder_cache import DecoderCache
+from slimwhisper.cache.latent import LatentSteps
 from slimwhisper.checkpoint.files import OUTPUT
 from slimwhisper.kernels.dispatch import Kernels
 from slimwhisper.kernels.linear import at_least_float32, in_half
@@ -122,8 +123,17 @@ class Decoder:
     @torch.inference_mode()
     def step(self, tokens: Tensor, step: DecodeStep, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
-        rows = cache.cross.with_lengths(step.rows)
-        x = Residual(self.embed(tokens, step.positions), self.kernels)  # [R, d]
+        rows, embedded = cache.cross.with_lengths(step.rows), self.embed(tokens, step.positions)
+        if not cache.prepared:
+            norms = [(b.self_norm, b.cross_norm, b.mlp.norm) for b in self.blocks]
+            mlps, caches = (
+                [b.mlp.block for b in self.blocks],
+                (cache.self_.layers, cache.cross.layers),
+            )
+            cache.prepared, cache.in_c = True, LatentSteps.of(caches, norms, mlps, self.norm)
+        if cache.in_c is not None and (hidden := cache.in_c(embedded, step, rows)) is not None:
+            return self.logits(hidden)
+        x = Residual(embedded, self.kernels)  # [R, d]
         for layer, block in enumerate(self.blocks):
             self_, cross = cache.self_.layers[layer], cache.cross.layers[layer]
             normed = x.normed(block.self_norm, self_.cache_write(step))

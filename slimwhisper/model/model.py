@@ -44,8 +44,8 @@ class Model:
         encoder: Encoder | None = None,
     ) -> None:
         """forms: (cross, self), or their specs. make_plan: `guarded_plan`, for forms that need the
-        guard. int8: weights of the encoder, the MLPs and the logits; on a CPU, with float32.
-        encoder: of another model with the same weights.
+        guard. int8: weights of the encoder, the decoder's matrices and the logits; on a CPU, with
+        float32. encoder: of another model with the same weights.
         """
         self.device = device = indexed(device)
         self.dtype = dtype

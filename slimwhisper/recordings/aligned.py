@@ -40,7 +40,7 @@ class AlignedRecording:
         """Find the pieces in what was heard. Returns them in reverse."""
         heard, mel = self.recording.transcript(), self.recording.mel
         self._language = heard.language
-        self._match = match(words_of(self.lines), heard_words(heard.segments))
+        self._match = match(words_of(self.lines), list(heard_words(heard.segments)))
         tokenizer = self.recording.context.tokenizer
         pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
         return [PieceSession(piece, mel, tokenizer) for piece in pieces][::-1]

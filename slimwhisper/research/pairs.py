@@ -1,6 +1,6 @@
 """The pairs of caches that `tradeoff` measures and `calibrate` searches, and what is measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,17 +38,15 @@ class FormPair(NamedTuple):
 SLIM, SLIM8 = FormPair(*PRESETS["slim"]), FormPair("e8", "x8")  # the second in float8
 
 
-def ladders(part: str, dims: Dims, name: str | None = None) -> list[list[str]]:
+def ladders(part: str, dims: Dims, name: str | None = None) -> Iterator[list[str]]:
     """Canonical specs for "cross" or "self", the largest first, without repeats; of one form or of
     all. Raises ValueError.
     """
-    specs_by_ladder = []
     for form in all_forms().values():
         if name in (None, form.name) and part in form.attentions:
             for rungs in form.ladder(dims, part):
                 specs = (str(parse_form(f"{form.name}:{rung}")) for rung in rungs)
-                specs_by_ladder.append(list(dict.fromkeys(specs)))
-    return specs_by_ladder
+                yield list(dict.fromkeys(specs))
 
 
 def with_slim(part: str, spec: str) -> FormPair:

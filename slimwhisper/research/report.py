@@ -134,7 +134,7 @@ def make_report(
     settings, records = list[Setting](), list[Inspection]()
     if dims is None:
         checkpoint = load_checkpoint(model)
-        dims, settings = checkpoint.dims, checkpoint.settings.rows()
+        dims, settings = checkpoint.dims, list(checkpoint.settings.rows())
         records = _inspect(checkpoint, number) if guard else []
     costs = (predict(dims, batch), allocate(dims, batch, number))
     return CacheReport(model, dims, batch, dtype, *costs, tuple(settings), tuple(records))

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 
@@ -82,14 +82,12 @@ def cut_segment(segment: Segment, runs: Sequence[Sequence[Word]], spell: Spell) 
     ]
 
 
-def _fill_unknown(speakers: Sequence[str | None]) -> list[str | None]:
+def _fill_unknown(speakers: Sequence[str | None]) -> Iterator[str | None]:
     """The speakers, with unknown ones replaced by the one before, else the one after."""
     last = next((name for name in speakers if name is not None), None)
-    filled = []
     for name in speakers:
         last = last if name is None else name
-        filled.append(last)
-    return filled
+        yield last
 
 
 def _share_tokens(

@@ -5,10 +5,12 @@ Each is read as a stream. Only the recordings that wait are in memory, see `long
 """
 
 import codecs
+import gzip
 import io
 import json
 import os
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,14 +18,14 @@ from functools import partial
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from posixpath import commonpath, normpath
-from typing import IO, Any
+from posixpath import commonpath, dirname, join, normpath
+from typing import IO, Any, Self
 
 from slimwhisper.addresses import is_uri, protocol_of, redact
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES, HEAD, Selection, is_hidden
 from slimwhisper.errors import AudioError, DependencyError, OptionError, SlimWhisperError
 from slimwhisper.files import Fingerprint, InputFile, container_kind, edge
-from slimwhisper.jobs.inputs import longest_first
+from slimwhisper.jobs.inputs import RESULT, Digests, digest_of, longest_first
 from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
 from slimwhisper.storage.stores import MAGIC, Location, StoredFile, storage_errors
 from slimwhisper.text import install_command, text_encoding
@@ -43,6 +45,17 @@ Recordings = Iterator[InputFile | SlimWhisperError]
 Found = tuple[float | None, Callable[[], InputFile | SlimWhisperError]]  # seconds, and who finds it
 
 
+class _Member(tarfile.TarInfo):
+    """A member of an archive. An invalid header is an error, not the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """One file that names or contains recordings."""
@@ -55,10 +68,9 @@ class Container:
 
     def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
-        read = edge(str(container_kind(self.file.path)))
         try:
             with self.location.open(self.file.path) as file, storage_errors(self.location.uri):
-                yield from read(self, file)
+                yield from edge(str(container_kind(self.file.path)))(self, file)
         except SlimWhisperError as error:
             yield error
 
@@ -90,26 +102,25 @@ class Container:
         names = (self.column,) if self.column else AUDIO_COLUMNS
         column = next((c for c in names if c in columns.names), None)
         if column is None:
-            what = f"has no column {' or '.join(names)}"
-            raise AudioError(f"{self.file}: {what}; name one with --audio_column")
-        kind = columns.field(column).type
-        has_names = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+            raise AudioError(f"{self.file}: no column {' or '.join(names)}; set --audio_column")
+        kind = columns.field(column).type  # or a dictionary's, as of pandas' categories
+        has_names = str(getattr(kind, "value_type", kind)).startswith(("string", "large_string"))
         read = [column, *(c for c in ("duration", "offset") if has_names and c in columns.names)]
         batches = table.iter_batches(NAME_ROWS if has_names else DATA_ROWS, columns=read)
         rows = enumerate(row for batch in batches for row in batch.to_pylist())
+        message = f"row {{}} does not name a recording{SECONDS}; check the table"
         if has_names:
-            message = f"row {{}} does not name a recording{SECONDS}; check the table"
             yield from self._named_recordings(rows, dict, column, message)
             return
         for number, row in rows:
-            data: Any = row[column]
-            path = None
-            if isinstance(data, dict):
-                data, path = data.get("bytes"), data.get("path")
+            audio = row[column] if isinstance(row[column], dict) else {"bytes": row[column]}
+            data, path = audio.get("bytes"), audio.get("path")
             name = f"{self.file}#row={number}"
             if isinstance(data, bytes):
                 output = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
-                yield self._member(name, output, io.BytesIO(data), len(data))
+                yield from self._member(name, output, io.BytesIO(data), len(data))
+            elif path:
+                yield from self._named_recordings([(number, {column: path})], dict, column, message)
             else:
                 yield AudioError(f"{name}: has no bytes; name the column with --audio_column")
 
@@ -118,42 +129,44 @@ class Container:
 
         It is read once, from its start, so it may be compressed.
         """
-        takes = self.selection.takes
+        takes, outputs = self.selection.takes, Digests()
+        # tarfile itself does not check gzip's sums, and stops after the first part of several
+        data: Any = gzip.open(file) if file.peek(2)[:2] == b"\x1f\x8b" else file
         try:
-            # with tarfile's small blocks, each of which it unpacks as a whole
-            with tarfile.open(fileobj=file, mode="r|*") as archive:
+            with tarfile.open(None, "r|*", data, tarinfo=_Member, ignore_zeros=True) as archive:
                 for member in archive:
                     archive.members = []  # type: ignore[attr-defined]  # would grow with the file
-                    parts = member.name.split("/")
-                    folders = {part for part in parts[:-1] if part not in (".", "..")}
-                    if not member.isfile() or any(map(is_hidden, folders)):
+                    path, output = member.name, safe_relative(member.name)
+                    stream: Any = archive.extractfile(member) if member.isfile() else None
+                    hidden = any(map(is_hidden, output.split("/")[:-1]))
+                    if hidden or not (stream or member.islnk() or member.issym()):
                         continue
-                    stream: Any = archive.extractfile(member)
-                    if not takes(member.name, lambda: stream.peek(HEAD)[:HEAD]):  # noqa: B023
+                    if not takes(path, lambda: stream and stream.peek(HEAD)[:HEAD]):  # noqa: B023
                         continue
-                    name = f"tar://{member.name}::{self.file}"
-                    if member.size > MAX_MEMBER:
-                        yield AudioError(f"{name}: is larger than 1 GiB; give it as a file")
-                        continue
+                    name = f"tar://{path}::{self.file}"
                     # so that its outputs cannot collide with another member's
-                    escapes = ".." in parts or parts[0] in ("", OUTSIDE)
-                    path = normpath(member.name) if escapes else member.name
-                    output = f"{OUTSIDE}/{safe_relative(path)}" if escapes else safe_relative(path)
-                    yield self._member(name, output, stream, member.size)
-        except (tarfile.TarError, EOFError) as error:
+                    if ".." in path.split("/") or path.startswith(("/", f"{OUTSIDE}/")):
+                        output = f"{OUTSIDE}/{safe_relative(normpath(path))}"
+                    what = "larger than 1 GiB" if member.size > MAX_MEMBER else ""
+                    what = what if stream else f"a link to {member.linkname}"
+                    if not what and outputs.add(digest_of(os.fsencode(output))):
+                        yield from self._member(name, output, stream, member.size)
+                    else:
+                        what = what or "not the first of this name"
+                        yield AudioError(f"{name}: is {what}; give it as a file")
+        except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise AudioError(f"{self.file}: damaged or not a tar archive; copy it again") from error
 
-    def _member(self, name: str, output: str, source: IO[bytes], size: int) -> InputFile:
+    def _member(self, name: str, output: str, source: IO[bytes], size: int) -> Recordings:
         """A recording whose bytes are in the container."""
         fingerprint = replace(self.file.fingerprint, path=name, size=size)
-        return InputFile(HeldFile(name, source, size), f"{self.root}/{output}", fingerprint)
+        try:
+            yield InputFile(HeldFile(name, source, size), f"{self.root}/{output}", fingerprint)
+        except SlimWhisperError as error:
+            yield error
 
     def _named_recordings(
-        self,
-        rows: Iterable[tuple[int, Any]],
-        parse: Callable[[Any], dict[str, Any]],
-        column: str,
-        message: str,
+        self, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], column: str, error: str
     ) -> Recordings:
         """The recordings that numbered rows name, longer ones first within a look-ahead.
 
@@ -165,7 +178,7 @@ class Container:
                 try:
                     yield self._reference(parse(row), column)
                 except ROW_ERRORS:
-                    yield None, partial(AudioError, f"{self.file}: {message.format(number)}")
+                    yield None, partial(AudioError, f"{self.file}: {error.format(number)}")
 
         ordered = longest_first(found())
         with ThreadPoolExecutor(INFO_REQUESTS, "slimwhisper-info") as pool:
@@ -191,10 +204,9 @@ class Container:
             return path, f"{OUTSIDE}/{safe_relative(redact(path).replace('://', '/', 1))}"
         if path.startswith("/"):
             return path, f"{OUTSIDE}/{safe_relative(path)}"
-        folder = self.file.path.rpartition("/")[0]
-        address = f"{folder}/{path}" if folder else path
-        parts, output = path.split("/"), safe_relative(path)
-        if ".." in parts or parts[0] == OUTSIDE:
+        address = join(dirname(self.file.path), path)
+        output = safe_relative(f"{dirname(self.root)}/{path}")
+        if ".." in path.split("/") or output.startswith(f"{OUTSIDE}/"):
             address = normpath(address)
             output = f"{OUTSIDE}/{safe_relative(address)}"
         return self.location.address_of(address), output
@@ -293,8 +305,9 @@ class StoredInputs:
 
     def _takes(self, location: Location, path: str) -> bool:
         """Whether to read a file that a folder has or a pattern matches."""
-        *folders, name = path.removeprefix(location.top).split("/")
-        if any(map(is_hidden, folders)) and not location.dots:
+        below = path.removeprefix(location.top)
+        *folders, name = below.split("/")
+        if RESULT.search(below) or (any(map(is_hidden, folders)) and not location.dots):
             return False
         suffix = PurePosixPath(location.pattern[-1]).suffix if location.pattern else ""
         if suffix and not MAGIC.search(suffix):  # "*.dat" means all such files

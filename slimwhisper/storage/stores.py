@@ -215,12 +215,9 @@ class Location:
     def open(self, path: str) -> Iterator[BufferedReader]:
         """A file's bytes, to be read from the start. Raises StorageError."""
         with storage_errors(self.uri):
-            if self.is_local:
-                file: Any = Path(path).open("rb")
-            else:
-                file = BufferedReader(self._filesystem.open(path, "rb", block_size=BLOCK), LINES)
-            with file:
-                yield cast(BufferedReader, file)
+            opened = self._filesystem.open(path, "rb", block_size=BLOCK)
+            with BufferedReader(opened, LINES) as file:
+                yield file
 
     def head(self, path: str) -> bytes:
         """A file's first bytes. Raises StorageError."""

@@ -5,8 +5,8 @@ The files are in the folder `transcripts` of the output folder, which can be rea
     pandas.read_parquet("OUT/transcripts")
     duckdb.sql("SELECT path, text FROM 'OUT/transcripts/*.parquet'")
 
-Every row has its recording's fingerprint, so the files themselves record what is done: a job reads
-in them what a killed one could not record, and keeps the newest row of each recording at its end.
+Every row has its recording's fingerprint, so the files themselves say what is done, and not the
+journal: the newest row of each recording counts, and a job keeps only that at its end.
 """
 
 import io
@@ -14,13 +14,13 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from slimwhisper.errors import OutputError
-from slimwhisper.files import Fingerprint, InputFile, Outcome, Status
+from slimwhisper.files import InputFile, Outcome, library_errors
 from slimwhisper.jobs.inputs import Digests, digest_of
 from slimwhisper.jobs.journal import Journal
 from slimwhisper.jobs.writers import Files, JobResults, RecordingResult
@@ -32,7 +32,7 @@ ROWS = 4096  # in a file, at most
 CHARACTERS = 1 << 20  # of text in a file, about; its segments take 20 times as much
 PERIOD = 60.0  # seconds that a row waits for others, while rows keep coming
 TIME = "%Y%m%dT%H%M%S.%f"  # in the names of parts
-KEYS = ["path", "size", "mtime_ns", "etag", "options", "seconds", "error"]
+KEYS = ["path", "size", "mtime_ns", "etag", "options", "error"]
 
 
 # names and types; [] after a type: a list of them
@@ -94,12 +94,11 @@ class TableResults(JobResults):
         self._characters, self._since = 0, 0.0
         if self._sink.local is not None:
             self._sweep(self._sink.local / FOLDER)
-        self._paths = Digests()  # that have a row
-        self._doubled = False
-        for outcome, options in self._earlier():
-            self._note(outcome)
-            if journal is not None:
-                journal.import_record(outcome, options)
+        self._paths, self._doubled = Digests(), False  # that have a row; some have several
+        newest = self._newest()
+        if journal is not None:
+            journal.read(newest)
+        all(newest)  # if there is no journal that has read them
 
     def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
         return recorded
@@ -108,7 +107,10 @@ class TableResults(JobResults):
         """Write and record the waiting rows if it is time, then let this one wait. Raises
         OutputError if, before a transcript, the rows that wait cannot be written.
         """
-        if result.status not in ("done", "failed"):
+        key = _key(recording.fingerprint.path)
+        # the row of a file that is gone stays: it may come back
+        gone = result.status == "failed" and recording.fingerprint.size is None
+        if result.status not in ("done", "failed") or (gone and key in self._paths):
             super().record(recording, result)
             return
         due = time.monotonic() >= self._since + PERIOD or self._characters >= CHARACTERS
@@ -119,7 +121,7 @@ class TableResults(JobResults):
             self._since = time.monotonic()
         self._rows.append((result.outcome(recording), transcript))
         self._characters += len(transcript.text) if transcript else 0
-        self._note(result.outcome(recording))
+        self._doubled |= not self._paths.add(key)
 
     def close(self) -> None:
         """Write and record the rows that wait, and keep only the newest row of each recording: a
@@ -128,10 +130,6 @@ class TableResults(JobResults):
         self._write()
         if self._doubled:
             self._compact()
-
-    def _note(self, outcome: Outcome) -> None:
-        path = outcome.fingerprint.path.encode(errors="surrogatepass")
-        self._doubled |= not self._paths.add(digest_of(path))
 
     def _write(self) -> None:
         """Write the rows that wait to a new file, and record them."""
@@ -159,15 +157,16 @@ class TableResults(JobResults):
             now = max(now, last.replace(tzinfo=UTC) + timedelta(microseconds=1))
         return f"{now.strftime(TIME)}Z"
 
-    def _earlier(self) -> Iterator[tuple[Outcome, dict[str, Any]]]:
-        """The outcomes in the rows of all parts, each with its options."""
-        for name in self._parts():
-            parsed: dict[str, dict[str, Any]] = {}
-            for row in self._read(name, KEYS).to_pylist():
-                options = parsed.setdefault(row["options"], json.loads(row["options"]))
-                fingerprint = Fingerprint(*(row[key] for key in KEYS[:4]))
-                status: Status = "done" if row["error"] is None else "failed"
-                yield Outcome(fingerprint, status, row["seconds"], row["error"]), options
+    def _newest(self) -> Iterator[dict[str, Any]]:
+        """The newest row of each recording, with the fields of a journal's line."""
+        for name in reversed(self._parts()):
+            with self._damage(name):
+                for row in self._read(name, KEYS).to_pylist()[::-1]:
+                    if self._paths.add(_key(row["path"])):
+                        row["status"] = "done" if row["error"] is None else "failed"
+                        yield row | {"options": json.loads(row["options"]), "time": 0}
+                    else:
+                        self._doubled = True
 
     def _compact(self) -> None:
         """Keep only the newest row of each recording.
@@ -176,10 +175,11 @@ class TableResults(JobResults):
         """
         seen = Digests()
         for name in reversed(self._parts()):
-            paths = self._read(name, ["path"]).column(0).to_pylist()
-            keep = [seen.add(digest_of(path.encode())) for path in reversed(paths)][::-1]
+            with self._damage(name):
+                table = self._read(name)  # once: another task may replace it
+                keep = [seen.add(_key(path)) for path in table["path"].to_pylist()[::-1]][::-1]
             if not all(keep):
-                self._replace(name, self._read(name).filter(self._arrow.array(keep)))
+                self._replace(name, table.filter(self._arrow.array(keep)))
 
     def _replace(self, name: str, table: Any) -> None:
         """Write a part, whole or not at all."""
@@ -188,11 +188,12 @@ class TableResults(JobResults):
         self._sink.write(name, buffer.getvalue())
 
     def _read(self, name: str, columns: list[str] | None = None) -> Any:
-        try:
-            return self._parquet.read_table(io.BytesIO(self._sink.read(name)), columns=columns)
-        except self._arrow.ArrowInvalid as error:
-            what = f"{self._sink.name(name)}: not a table that slimwhisper wrote"
-            raise OutputError(f"{what}; move it elsewhere") from error
+        return self._parquet.read_table(io.BytesIO(self._sink.read(name)), columns=columns)
+
+    def _damage(self, name: str) -> AbstractContextManager[None]:
+        """A context in which any error of a library tells that this part is not to be read."""
+        what = f"{self._sink.name(name)}: not a table that slimwhisper wrote"
+        return library_errors(OutputError, what, "move it elsewhere")
 
 
 def _columns(outcome: Outcome, transcript: Transcript | None) -> dict[str, Any]:
@@ -212,6 +213,10 @@ def text_columns(transcript: Transcript) -> dict[str, Any]:
     found = None if all(w is None for w in words) else [w for each in words for w in each or ()]
     plain = {"text": transcript.text, "language": transcript.language}
     return {**plain, "segments": segments, "words": found}
+
+
+def _key(path: str) -> int:
+    return digest_of(_utf8(path).encode())
 
 
 def _utf8(text: str) -> str:

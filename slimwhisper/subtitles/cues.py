@@ -7,7 +7,6 @@ a question mark ends a sentence, a full stop does unless the next letter is lowe
 Abbreviations, initials and ordinals are added. languages.toml has each language's words.
 """
 
-import json
 import re
 import tomllib
 import unicodedata
@@ -233,22 +232,22 @@ def break_costs(texts: Sequence[str], language: str) -> list[float]:
 
 
 _ANYWHERE = 3.0  # the cost of a break of which nothing is known
-_PHRASES = {"ja": "ja", "th": "th", "yue": "zh-hant", "zh": "zh-hans"}  # models of budoux
+# its parser for each language
+_BUDOUX = {"ja": "japanese", "th": "thai", "yue": "traditional_chinese", "zh": "simplified_chinese"}
 
 
 def _phrase_starts(text: str, language: str) -> frozenset[int]:
     """Where the phrases of a text begin, in languages without spaces; none in others."""
-    if language not in _PHRASES:
+    if language not in _BUDOUX:
         return frozenset()
-    return frozenset(accumulate(map(len, _parser(_PHRASES[language]).parse(text))))
+    return frozenset(accumulate(map(len, _parser(_BUDOUX[language]).parse(text))))
 
 
 @cache
 def _parser(name: str) -> Any:
     import budoux
 
-    model = Path(budoux.__file__).with_name("models") / f"{name}.json"
-    return budoux.Parser(json.loads(model.read_text(encoding="utf-8")))
+    return getattr(budoux, f"load_default_{name}_parser")()
 
 
 def _is_katakana(character: str) -> bool:

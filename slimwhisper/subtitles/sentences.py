@@ -90,7 +90,7 @@ def to_sentences(
         stop = len(sources) if number == len(divided) else max(first, cue[-1].last + 1)
         cues.append(_merge(sources, cue, range(first, stop)))
         first = stop
-    return _with_reading_time(cues, inf if seconds is None else seconds)
+    return list(_with_reading_time(cues, inf if seconds is None else seconds))
 
 
 def _runs(sources: Sequence[Segment]) -> Iterator[list[_Unit]]:
@@ -230,13 +230,12 @@ def _merge(sources: Sequence[Segment], cue: list[_Unit], starting: range) -> Seg
     )
 
 
-def _with_reading_time(cues: list[Segment], seconds: float) -> list[Segment]:
+def _with_reading_time(cues: list[Segment], seconds: float) -> Iterator[Segment]:
     """The cues, prolonged to the time to read them, up to the next cue and the recording's end."""
     starts = [cue.start for cue in cues]
     for k in range(1, len(cues)):
         if 0 <= starts[k] - starts[k - 1] < MIN_GAP:  # of different speakers, at the same time
             starts[k] = round(starts[k - 1] + MIN_GAP, 3)
-    result = []
     for k, (cue, start) in enumerate(zip(cues, starts, strict=True)):
         following = starts[k + 1] if k + 1 < len(cues) else inf
         latest = following if following >= start else inf  # a later clip may lie before this one
@@ -245,5 +244,4 @@ def _with_reading_time(cues: list[Segment], seconds: float) -> list[Segment]:
         end = min(max(cue.end, min(read, seconds), start), latest)
         if latest - end < MIN_GAP:
             end = latest
-        result.append(replace(cue, id=k, start=start, end=end))
-    return result
+        yield replace(cue, id=k, start=start, end=end)

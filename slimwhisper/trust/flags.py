@@ -8,7 +8,7 @@ import re
 import tomllib
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -93,16 +93,15 @@ MIN_REPEATS, MIN_WORDS = 4, 8  # words in all
 MIN_LONG_REPEATS, MIN_LONG_WORDS = 3, 6  # words of each repeat
 
 
-def loops(tokens: Sequence[str]) -> list[tuple[int, int]]:
+def loops(tokens: Sequence[str]) -> Iterator[tuple[int, int]]:
     """The stretches [start, stop) of tokens that repeat the same words: at least four times, with
     eight words in all, or at least three times, with six words each. They may overlap.
     """
     if len(tokens) < MIN_WORDS:
-        return []
+        return
     numbers: dict[str, int] = {}
     ids = np.array([numbers.setdefault(token, len(numbers)) for token in tokens])
     weights = list(accumulate(map(weight, tokens), initial=0.0))
-    stretches = []
     for period in range(1, min(MAX_PERIOD, len(tokens) // MIN_LONG_REPEATS) + 1):
         same = ids[period:] == ids[:-period]
         if np.count_nonzero(same) < max((MIN_LONG_REPEATS - 1) * period, MIN_WORDS - period):
@@ -115,8 +114,7 @@ def loops(tokens: Sequence[str]) -> list[tuple[int, int]]:
             if (times >= MIN_REPEATS and total >= MIN_WORDS) or (
                 times >= MIN_LONG_REPEATS and words >= MIN_LONG_WORDS
             ):
-                stretches.append((start, stop + period))
-    return stretches
+                yield start, stop + period
 
 
 def looping(texts: Sequence[str]) -> list[bool]:

@@ -212,7 +212,7 @@ def test_tokens_that_end_within_a_character(tmp_path: Path) -> None:
         tokens = [begin, *tokenizer.encode(text), begin + 9]
         own = [-i / 8 for i in range(len(tokens))]
         segment = Segment(0, 0, 0.0, 1.0, text, tokens, 0.0, -1.0, 1.0, 0.0, token_logprobs=own)
-        found = logprobs([segment], vocabulary)
+        found = list(logprobs([segment], vocabulary))
         assert b"".join(bytes(t["bytes"]) for t in found).decode() == text
         assert any("\ufffd" in t["token"] for t in found), "a character of several tokens"
         assert [t["logprob"] for t in found] == own[1:-1]

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import whisper
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from whisper.decoding import DecodingTask
@@ -327,6 +328,8 @@ def test_failures_leave_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", Mock(side_effect=OSError(28, "No space left on device")))
         assert "No space left" in refused(OutputError, openai_file, tmp_path / "out.pt")
+        patch.setattr("huggingface_hub.save_torch_state_dict", Mock(side_effect=SafetensorError))
+        assert "cannot be written" in refused(OutputError, openai_file, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(command, "_equal", lambda a, b: False)
         assert "does not read back" in refused(OutputError, openai_file, tmp_path / "out.pt")

@@ -35,7 +35,7 @@ def job(run: Any, fake_model: FakeModel, tree: Path) -> Any:
     "steps",
     [
         # a named dtype; the default is that of the device
-        "3 --compute_type int8; 3; 0 --compute_type int8; 3 --dtype bfloat16; 0; "
+        "3 --compute_type int8; 3; 3 --compute_type int8; 3 --dtype bfloat16; 3; "
         "0 --dtype float32; 0 --fp16 False; 0 --device cpu; 3 --dtype float16",
         "3 --device cuda:0; 0 --device cuda; 0 --dtype float16; 0; 3 --device cpu",
         "3 --dtype float16 --device cpu; 3; 0 --dtype float32 --device cuda",
@@ -46,7 +46,7 @@ def job(run: Any, fake_model: FakeModel, tree: Path) -> Any:
         "3; 0 --cache slim; 0 --cross-cache e --self-cache x; 0 --strict-cache; "
         "0 --cache baseline --cross-cache e --self-cache x; 3 --cache baseline; "
         "3 --cache_dtype fp8; 3 --cache option2; 0 --self-cache k",
-        "3; 3 --model tiny; 0 --model turbo",
+        "3; 3 --model tiny; 0 --model tiny; 3 --model turbo; 0",
     ],
 )
 def test_what_is_the_same(job: Any, steps: str) -> None:

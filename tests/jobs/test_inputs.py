@@ -51,6 +51,7 @@ def test_a_folder_is_mirrored() -> None:
     expected = {"in/a.mp3": "a", "in/b/a.WAV": "b/a", "in/b/talk.2024.flac": "b/talk.2024"}
     assert outputs("in") == outputs("in/") == outputs("./in/.") == expected
     assert list(outputs("in/b/..").values()) == list(expected.values())
+    assert Fingerprint.of(Path("in/b/../a.mp3")) == Fingerprint.of(Path("in/a.mp3"))
     assert outputs(".") == {path: f"in/{output}" for path, output in expected.items()}
 
 
@@ -99,6 +100,8 @@ def test_files_without_an_audio_suffix_give_way() -> None:
     touch(*names)
     expected = ["talk_", "talk", "talk.dat", "talk.bin", "other", "song", "song.dat"]
     assert list(outputs(*names).values()) == expected
+    touch(*(f"{output}.txt" for output in expected))  # as the job does
+    assert list(outputs(*names).values()) == expected
     touch("in/a.mp3", "in/a.txt/b.wav", "in/Talk.mp3", "in/talk.wav", "in/ß.mp3", "in/SS.wav")
     alike = ["a.mp3", "a.txt/b", "Talk.mp3", "talk.wav", "ß.mp3", "SS.wav"]
     assert sorted(outputs("in").values()) == sorted(alike)
@@ -126,6 +129,7 @@ def test_links_and_pipes() -> None:
     Path("in/circle.mp3").symlink_to("circle.mp3")
     os.mkfifo("in/pipe.wav")  # it would wait for somebody who writes
     assert sorted(outputs("in").values()) == ["b", "broken", "circle", "file"]
+    assert sorted(outputs("in/**/*.mp3").values()) == ["b", "file"]
     assert errors("-", stdin=b"in/b.mp3\nin/pipe.wav\n") == errors("in/p*.wav") == [
         "in/pipe.wav: not a regular file; drop it from the list"
     ]  # fmt: skip
@@ -180,6 +184,7 @@ def test_lists(separator: str) -> None:
         "outside/d.wav": f"outside/{root}/outside/d",
     }
     assert errors("-", stdin=text) == ["gone.mp3: no such file; check the list"]
+    assert "x.tar: URIs, archives, manifests" in errors("-", stdin=b"x.tar\n")[0]
     assert "nothing on standard input" in errors("-", stdin=b"\n")[0]
     assert "nothing on standard input" in errors("-", stdin=b"")[0]
 
@@ -284,4 +289,7 @@ def test_a_tree_is_walked_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(opened) == 3  # the top, and one folder of each level
     assert len(list(walk)) == 26 and len(opened) == 13
     assert isinstance(next(Inputs(["in/**/*.wav"]).list()), InputFile)
-    assert len(opened) < 20
+    assert len(opened) <= 20
+    opened.clear()
+    listed = "".join(f"in/{a}/{b}/{c}.wav\n" for c in range(3) for a in range(3) for b in range(3))
+    assert len(outputs("-", stdin=listed.encode())) == 27 and len(opened) == 9

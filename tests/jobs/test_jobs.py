@@ -78,6 +78,16 @@ def test_what_is_done_again(run: Any, fake_model: FakeModel) -> None:
     assert taken("--allow_truncated", "True", "--skip_existing", "True") == ["c/x.wav"]
 
 
+def test_recordings_that_share_an_output(run: Any) -> None:
+    """The last one has it."""
+    Path("in/c/a.wav").write_text("other")
+    for folder, text in (("in/c", "other"), ("in", "one"), ("in/c", "other")):
+        run(folder)
+        assert written()["a.txt"] == f"{text}\n"
+    run("in/c", "-f", "all")
+    assert "1 already done" in run("in/c").err, "all has the same text"
+
+
 def test_skip_existing_needs_no_journal(run: Any, fake_model: FakeModel) -> None:
     Path("out/b").mkdir(parents=True)
     Path("out/b/a.wav.txt").write_text("by hand")

@@ -8,6 +8,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -105,6 +106,9 @@ def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> Non
     assert found["by_path"]["in/d.wav"]["words"] == 1
     assert "journal: out" in run(*arguments).err
     assert dict(data("r.html")["job"]["model"])["model"].startswith("turbo, not loaded")
+    with patch("slimwhisper.jobs.report.atomic_write", side_effect=OSError(28, "No space")):
+        full = run(*arguments)
+    assert "r.html: the report cannot" in full.err and "report: r.html\n" not in full.err
 
 
 @pytest.mark.usefixtures("tree", "fake_model")

@@ -4,7 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_a_store_that_does_not_answer(
 
 def test_faults_in_one_line(store: Any, run: Any) -> None:
     assert "no recordings there; check the address" in run("memory://none", "-o", "out").err
-    assert "paths and URIs" in run("x.wav", "memory://in", "-o", "out").err
+    assert "memory://in: URIs, arch" in run("x.wav", "memory://in", "-o", "out").err
     assert "unknown protocol" in run("gopher://in", "-o", "out").err
     assert "unknown protocol" in run("x.wav", "-o", "gopher://in").err
 
@@ -175,14 +175,32 @@ def test_rows_that_cannot_be_written_wait(
 
 
 def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
-    """Its rows say what is done, if a job is killed between a part and its marks."""
+    """Its rows say what is done, and not the journal."""
     fill(store, FILES)
     to = ("-o", "memory://out", "-f", "parquet")
     run("memory://in", *to)
     assert len(store.find("/out/transcripts")) == 1 and len(journal(store, "out")) == 3
     store.rm("/out/slimwhisper-journal", recursive=True)
     assert "Nothing to do: 2 already done" in run("memory://in", *to).err
-    assert len(journal(store, "out")) == 3
+    assert "2 of 3 files transcribed" in run("memory://in", *to, "--overwrite", "True").err
+    store.rm("/out/transcripts", recursive=True)
+    assert "2 of 3 files transcribed" in run("memory://in", *to).err
+    store.pipe_file("/out/transcripts/part-x.parquet", b"PAR1" * 5)
+    assert "part-x.parquet: not a table that slim" in run("memory://in", *to).err
+
+
+def test_the_newest_row_counts(run: Any, parquet: Any) -> None:
+    """A file that is gone for a while keeps its row."""
+    one, to = Path("a.wav"), ("m.jsonl", "-o", "out", "-f", "parquet")
+    one.write_text("one")
+    Path("m.jsonl").write_text('{"audio_filepath": "a.wav"}')
+    for flags in ((), ("--language", "de"), ()):
+        assert "1 of 1 file transcribed" in run(*to, *flags).err
+    one.rename("b.wav")
+    assert "0 of 1 file transcribed, 1 failed" in run(*to).err
+    Path("b.wav").rename(one)
+    assert "1 already done" in run(*to).err
+    assert [row["text"] for row in rows().values()] == [" one"]
 
 
 def test_parquet_in_a_folder_killed(store: Any, run: Any, parquet: Any) -> None:
@@ -198,5 +216,7 @@ def test_parquet_in_a_folder_killed(store: Any, run: Any, parquet: Any) -> None:
     # two rows of one recording: a job killed before it removed the older one
     (part,) = Path("out/transcripts").iterdir()
     part.with_name("part-00000000-older.parquet").write_bytes(part.read_bytes())
-    run("memory://in", *to)
+    with patch.object(Folder, "read", autospec=True, side_effect=Folder.read) as read:
+        run("memory://in", *to)
     assert rows() == before
+    assert read.call_count == 4  # once at each end: meanwhile, another task may replace a part

@@ -5,9 +5,10 @@
    1 multiply_head_rows, 2 multiply_heads_transposed: rows, heads, width, depth -> [rows, heads,
      width]; with 10 added: of maps in float16
    3 attend_pages: heads, queries, pages of 16, d -> [heads, queries, d]; 13: keys and values in
-     float16
+     float16; 23, on x86: 1, queries, positions, d: a latent of whole numbers, and its factors
    4 encoder_attention, on x86: windows, positions, heads, d -> [windows, positions, heads, d]
-   5 multiply_integers, on x86: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width]
+   5 multiply_integers, on x86: rows, width (a multiple of 16), depth, bytes of an input -> [rows, width];
+     15 multiply_heads_integers: rows, heads, width, depth -> [rows, heads, width]
    6 mlp: rows, wide, d, 2 of matrices in float16 -> [rows, d]
    7 add_norm: rows, d -> [rows, d], the norm
    8 choose_token, not of bfloat16: rows, size -> [rows, 2], without rules: token, log-probability
@@ -32,7 +33,8 @@
                                const float *, void *, const int64_t *, const int64_t *, long,      \
                                long, long, long, int);
 struct mlp_weights {
-    const void *up, *down, *up_bias, *down_bias;
+    const void *up, *down, *up_bias, *down_bias, *up_sums, *down_sums, *up_factors, *down_factors,
+        *multiply;
     long d, wide;
     int half;
 };
@@ -66,7 +68,14 @@ DECLARE_ENCODER(_bf16)
 #define DECLARE_INTEGERS(suffix)                                                                   \
     WEAK void multiply_integers##suffix(float *, const float *, const int8_t *, const int32_t *,   \
                                         const float *, const float *, const float *, void *,       \
-                                        float *, long, long, long, long, int, int);
+                                        float *, long, long, long, long, int, int);                \
+    WEAK void multiply_heads_integers##suffix(float *, const float *, const int8_t *,              \
+                                              const int32_t *, const float *, void *, float *,     \
+                                              long, long, long, long, int);                        \
+    WEAK void attend_pages_integers##suffix(                                                       \
+        void *, float *, float *, const void *, const void *, const void *, const int64_t *,       \
+        const int64_t *, const float *, const int64_t *, long, long, long, long, long, long, long, \
+        long, long, long, long, float, int);
 DECLARE_INTEGERS() /* for x86 */
 DECLARE_INTEGERS(_wide)
 struct linear {
@@ -154,7 +163,7 @@ int main(int argc, char **argv) {
     int wide = variant == 'w';
     bfloat16 = variant == 'b';
     if (fread(n, sizeof *n, 5, stdin) != 5) return 3;
-    int integers = n[0] == 5 || n[0] == 10;
+    int integers = n[0] == 5 || n[0] == 10 || n[0] == 15 || n[0] == 23;
     if (usable() < (bfloat16 ? 4 : wide ? 2 + integers : 1)) return 2;
     long a = n[1], b = n[2], c = n[3], d = n[4], size;
     void *out;
@@ -183,6 +192,14 @@ int main(int argc, char **argv) {
         else
             (bfloat16 ? multiply_heads_transposed_bf16 : multiply_heads_transposed)(
                 out, x, w, a, b, c, d, half, 2);
+    } else if (n[0] == 23) {
+        float *queries = read_floats(b * d), *z = read_floats(c * d), *factors = read_floats(c);
+        int16_t *latent = allocate(c * d * sizeof *latent);
+        for (long i = 0; i < c * d; i++) latent[i] = (int16_t)z[i];
+        out = allocate((size = b * d) * sizeof(float));
+        (wide ? attend_pages_integers_wide : attend_pages_integers)(
+            out, allocate(2 * size * sizeof(float)), allocate(2 * b * (d / 2 + 3) * sizeof(float)),
+            queries, latent, factors, 0, 0, 0, 0, 1, 1, 2, b, c, d, c * d, 0, 0, c, 0, 0.125f, 2);
     } else if (n[0] % 10 == 3) {
         void *queries = read_numbers(a * b * d), *keys = read_numbers(c * a * 16 * d);
         void *values = read_numbers(c * a * 16 * d);
@@ -202,11 +219,18 @@ int main(int argc, char **argv) {
         (wide ? multiply_integers_wide : multiply_integers)(
             out, x, l.w, l.sums, l.factors, l.bias, addend, allocate(a * c * d * 2),
             allocate(a * 2 * sizeof(float)), a, b, c, d, 0, 2);
+    } else if (n[0] == 15) {
+        float *x = read_floats(a * b * d);
+        struct linear l = read_integers(b * c, d);
+        out = allocate((size = a * b * c) * sizeof(float));
+        (wide ? multiply_heads_integers_wide : multiply_heads_integers)(
+            out, x, l.w, l.sums, l.factors, allocate(a * b * d * 4), allocate(a * b * 2 * sizeof(float)),
+            a, b, c, d, 2);
     } else if (n[0] == 6) {
         void *x = read_numbers(a * c), *up = read_numbers(b * c), *up_bias = read_numbers(b);
         void *down = read_numbers(b * c), *down_bias = read_numbers(c);
         if (d == 2) to_half(up, b * c), to_half(down, b * c);
-        struct mlp_weights weights = {up, down, up_bias, down_bias, c, b, d == 2};
+        struct mlp_weights weights = {up, down, up_bias, down_bias, .d = c, .wide = b, .half = d == 2};
         out = allocate((size = a * c) * sizeof(float));
         VARIANT(mlp)(out, allocate(a * b * sizeof(float)), allocate(size * sizeof(float)), x, &weights,
                      a, 2);

@@ -110,8 +110,14 @@ def encoders(rows: int, narrow: bool) -> Case:
 
 
 def on_x86() -> Iterator[Case]:
-    """An encoder's functions."""
+    """An encoder's functions, and those of whole numbers."""
     yield encoders(66, False)
+    q, z, steps = noise(5, 64), whole(141, 64), noise(141).abs() / 400
+    read = z * steps[:, None]
+    yield Case((23, 1, 5, 141, 64), (q, z, steps), attended(q, read, read), 1e-3)
+    y, m, steps = noise(14, 3, 64), whole(3, 32, 64), noise(3, 32).abs() / 40
+    exact = torch.einsum("nhd,hwd->nhw", y.double(), m.double()) * steps
+    yield Case((15, 14, 3, 32, 64), (y, m, steps, noise(96)), exact, 1e-3)
     x, integers, factors = noise(14, 96), whole(32, 96), noise(32).abs() / 40
     bias, addend = noise(32), noise(14, 32)
     exact = x.double() @ integers.double().T * factors + bias + addend

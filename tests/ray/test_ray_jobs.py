@@ -154,7 +154,7 @@ def test_no_metrics_for_other_hosts(folder: Path, tmp_path: Path) -> None:
     """What listens is Ray's own, which has a token."""
     with ray_run(folder, "-o", tmp_path, *FLAGS, "--workers", "1") as run:
         wait_for_lines(tmp_path, 2)
-        ports = run.ports()
+        ports = list(run.ports())
         assert len(ports) > 2 and not any(map(answers, ports))
 
 

@@ -15,9 +15,7 @@ WORKERS = 2
 
 def drained(loading: Loader[int, int]) -> list[tuple[int, int | SlimWhisperError]]:
     """All that is left, then a second look at the end."""
-    results = []
-    while (item := loading.next(block=True)) is not None:
-        results.append(item)
+    results = list(iter(lambda: loading.next(block=True), None))
     assert loading.exhausted
     assert loading.next(block=True) is None
     return results

@@ -197,7 +197,7 @@ def test_every_ladder(form: type[Form]) -> None:
     for part in ("cross", "self"):
         names, there = names_of(part, exact=False), part in form.attentions
         for dims in (tiny_dims(), tiny_dims(width=1280, heads=20, text_layers=32)):
-            found = pairs.ladders(part, dims, form.name)
+            found = list(pairs.ladders(part, dims, form.name))
             assert bool(found) == there
             for specs in found:
                 assert specs and len(set(specs)) == len(specs)

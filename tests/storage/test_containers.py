@@ -1,11 +1,14 @@
 """Folders, patterns, manifests, tables and archives give the recordings they name, lazily."""
 
+import gzip
 import io
 import json
 import pickle
 import tarfile
 import threading
 import tracemalloc
+from contextlib import closing
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,8 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
     with pytest.raises(AudioError, match=r"^memory://other/c.wav: no such object; check"):
         contents(stored("memory://m/train.jsonl")[1])
     assert files[-1].local == here and files[-1].fingerprint == Fingerprint.of(here)
+    fill(store, dict.fromkeys(("m/x/m.jsonl", "m/y/m.jsonl"), lines(rows[0])))
+    assert list(listed("memory://m/*/m.jsonl").values()) == ["x/a.wav", "y/a.wav"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,23 @@ def test_archives(store: Any) -> None:
     assert len(set(listed("memory://w/s.tar").values())) == 3  # none takes another's place
 
 
+def test_damaged_archives(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tar_of({f"{n}.wav": np.random.default_rng(n).bytes(5000) for n in range(3)})
+    packed, parts = gzip.compress(data), gzip.compress(data[:600]) + gzip.compress(data[600:])
+    whole = tar_of({"a.wav": b"a"}) + data + bytes(1 << 16)
+    fill(store, {"d/whole.tar": whole, "d/parts.tgz": parts + bytes(512)})
+    assert len(listed("memory://d/*")) == 7
+    damaged = [data.replace(b"2.wav", b"3.wav"), data[:12_000], packed[:-400]]
+    damaged += [packed[:9000] + bytes(40) + packed[9040:], packed[:-8] + bytes(8)]
+    for bad in damaged:
+        fill(store, {"d/bad.tar": bad})
+        assert [p[:26] for p in problems("memory://d/bad.tar")] == ["memory://d/bad.tar: damage"]
+    full = partial(Path("/dev/full").open, "wb", buffering=0)
+    monkeypatch.setattr(members, "SpooledTemporaryFile", lambda _: full())
+    names = [problem.partition(": ")[0] for problem in problems("memory://d/parts.tgz")]
+    assert names == [f"tar://{n}.wav::memory://d/parts.tgz" for n in range(3)]
+
+
 def test_members_that_are_links_or_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "MAX_MEMBER", 4)
     (tmp_path / "secret.wav").write_bytes(b"mine")
@@ -121,14 +143,17 @@ def test_members_that_are_links_or_large(tmp_path: Path, monkeypatch: pytest.Mon
             member = tarfile.TarInfo("link.wav")
             member.type, member.linkname = kind, str(tmp_path / "secret.wav")
             archive.addfile(member)
-        for name, size in (("bomb.wav", 5), ("good.wav", 4)):
+        for name, size in (("bomb.wav", 5), ("good.wav", 4), ("./good.wav", 3)):
             member = tarfile.TarInfo(name)
             member.size = size
             archive.addfile(member, io.BytesIO(bytes(size)))
     (tmp_path / "a.tar").rename(tmp_path / "a.tgz")
     path = str(tmp_path / "a.tgz")
     assert [f.output for f in found(path)] == ["a.tgz/good.wav"]
-    assert problems(path) == [f"tar://bomb.wav::{path}: is larger than 1 GiB; give it as a file"]
+    link = f"tar://link.wav::{path}: is a link to {tmp_path}/secret.wav; give it as a file"
+    large = f"tar://bomb.wav::{path}: is larger than 1 GiB; give it as a file"
+    second = f"tar://./good.wav::{path}: is not the first of this name; give it as a file"
+    assert problems(path) == [link, link, large, second]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +192,14 @@ def table(columns: Any) -> bytes:
     buffer = io.BytesIO()
     parquet.write_table(pa.table(columns), buffer)
     return buffer.getvalue()
+
+
+def test_names_of_any_type(store: Any) -> None:
+    pa, names = pytest.importorskip("pyarrow"), ["a.wav", "a.wav"]
+    audio = [{"bytes": None, "path": name} for name in names]
+    for column in (pa.array(names).dictionary_encode(), pa.array(names, pa.string_view()), audio):
+        fill(store, {"t/x.parquet": table({"audio": column})})
+        assert listed("memory://t/x.parquet") == {"memory://t/a.wav": "a.wav"}
 
 
 def test_tables_that_name_no_recordings(store: Any) -> None:
@@ -230,8 +263,7 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
     expected = whole.read(0, len(whole))
     part, beyond, rest = stored("memory://s/m.jsonl")
     (plain,), (empty,), (bad,) = (stored(f"memory://s/{n}.wav") for n in ("a", "empty", "bad"))
-    readers = Readers(loaders)
-    try:
+    with closing(Readers(loaders)) as readers:
         for file, samples in (
             (plain, expected),
             (part, expected[24_000:56_000]),
@@ -246,8 +278,6 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
         ):
             with pytest.raises(AudioError, match=problem):
                 load_samples(file, read=readers.read_source)
-    finally:
-        readers.close()
 
 
 def test_members_wait_on_disk_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a store lists, and that no message, journal or name of an output holds a credential."""
 
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -86,6 +87,8 @@ def test_folders_and_patterns(store: Any) -> None:
     fill(store, dict.fromkeys(("b/x/._a.mp3", "b/.Trash-1/a.mp3", "b/x/@eaDir/a.mp3"), "hi"))
     fill(store, {"b/x/code.ts": "import x", "b/x/tv.ts": b"G@\x11\x10\x00"})
     ts = {"memory://b/x/tv.ts": "x/tv.ts"}
+    written = ("slimwhisper-journal.jsonl", "transcripts/part-1.parquet")  # by a job
+    fill(store, {f"b/{name}": "no" for name in written})
     assert listed("memory://b") == listed("memory://b/**") == both | ts
     assert list(listed("memory://b/x/._*").values()) == ["._a.mp3"]
     inputs = StoredInputs(["memory://b/x"])
@@ -135,11 +138,14 @@ def test_a_fingerprint_is_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def test_which_arguments_are_stored() -> None:
+def test_which_arguments_are_stored(tmp_path: Path) -> None:
+    (folder := tmp_path / "folder.tar").mkdir()
     assert are_stored(["s3://b/x", "s3://b/y.tar"]) and are_stored(["a.jsonl"])
     assert not are_stored(["talks", "talks/a.json"])  # a transcript beside its recording
-    with pytest.raises(OptionError, match="s3://b/x: paths and URIs"):
-        are_stored(["talks", "s3://me:secret@b/x"])
+    assert not are_stored(["talks", "talks/slimwhisper-journal.jsonl", str(folder)])
+    for name in ("s3://me:secret@b/x", "a.tar", "talks/*.parquet"):
+        with pytest.raises(OptionError, match=f"^{re.escape(redact(name))}: URIs, archives, man"):
+            are_stored(["talks", name])
     with pytest.raises(OptionError, match="stores of several kinds"):
         StoredInputs(["memory://a", "data.jsonl"])
 

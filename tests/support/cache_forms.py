@@ -66,7 +66,7 @@ def plan(cross: str = "e", own: str = "x") -> CachePlan:
     """In float64, not rounded; also of forms that the guard would check."""
     layers = []
     for part, spec in (("cross", cross), ("self", own)):
-        pairs, form = blocks_of(STATE, DIMS, part), parse_form(spec)
+        pairs, form = list(blocks_of(STATE, DIMS, part)), parse_form(spec)
         if form.learns:
             form = form.learn(part, [b for b, _ in pairs], RECORDED)
         layers.append([fold(b, form, context) for b, context in pairs])

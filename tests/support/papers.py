@@ -7,7 +7,7 @@ run it in float64.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -145,9 +145,8 @@ def attend_sparse(
 # -- ZACK, arXiv 2408.04107 ----------------------------------------------------------------------
 
 
-def decompose(p: PlainAttention, queries: Tensor, source: Tensor) -> list[list[tuple]]:
+def decompose(p: PlainAttention, queries: Tensor, source: Tensor) -> Iterator[list[tuple]]:
     """For every head: (R, singular values) of Q over K, and of V over W_O^T."""
-    results = []
     for c in columns_of(p):
         pairs = (
             (queries @ p.w_q[:, c] + p.b_q[c], source @ p.w_k[:, c]),
@@ -158,8 +157,7 @@ def decompose(p: PlainAttention, queries: Tensor, source: Tensor) -> list[list[t
             both = torch.cat([one / one.pow(2).sum().sqrt() for one in pair])
             _, singular, rotation = torch.linalg.svd(both, full_matrices=False)
             head.append((rotation.T, singular))
-        results.append(head)
-    return results
+        yield head
 
 
 def rank_of(singular: Sequence[float], removal: float) -> int:

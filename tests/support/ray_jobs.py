@@ -85,21 +85,19 @@ class RayRun:
         (found,) = self.processes(f"{package}/core/src/ray/raylet/raylet")
         return found
 
-    def ports(self) -> list[int]:
+    def ports(self) -> Iterator[int]:
         """The TCP ports at which the job's processes listen for other hosts too."""
         sockets: set[str] = set()
         for pid in [self.process.pid, *self.processes()]:
             with suppress(OSError):
                 sockets |= {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-        found = []
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()  # proc(5): local address, state (0A: listens), inode
                 address, port = fields[1].split(":")
                 here = address.endswith("0100007F") or address == "0" * 24 + "01000000"
                 if fields[3] == "0A" and not here and f"socket:[{fields[9]}]" in sockets:
-                    found.append(int(port, 16))
-        return found
+                    yield int(port, 16)
 
     def close(self) -> None:
         """End what is left."""

@@ -67,7 +67,7 @@ def test_loops_are_those_of_a_slow_search(
     words: list[str], turn: list[str], times: int, at: int
 ) -> None:
     words[at:at] = turn * times
-    slow, result = slow_loops(words), flags.loops(words)
+    slow, result = slow_loops(words), list(flags.loops(words))
     covered = {i for start, stop in result for i in range(start, stop)}
     assert slow <= covered
     for start, stop in result:  # a stretch may end within a turn: nothing more is covered

@@ -1,7 +1,7 @@
 """When words are spoken: whisper's own functions as the reference, in float64 to the last digit."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -97,17 +97,15 @@ def test_the_path_is_whisper_s(rows: int, positions: int, tied: bool, dtype: typ
             np.testing.assert_array_equal(warp(costs), expected)
 
 
-def random_segments(rng: random.Random, language: str, seek: int) -> list[Segment]:
+def random_segments(rng: random.Random, language: str, seek: int) -> Iterator[Segment]:
     """A window's segments: their stamps need not fit the words, and some have no text."""
-    segments = []
     at = seek / 100
     for number in range(rng.randint(1, 5)):
         start = at + rng.choice([0, 0, rng.randint(0, 200) / 50])
         at = start + rng.choice([0, rng.randint(1, 500) / 50])
         text = [] if rng.random() < 0.2 else random_text(rng, language, most=12)
         tokens = [BEGIN, *text, BEGIN + 20]
-        segments.append(segment(number, seek, start, at, tokenizer(language).decode(text), tokens))
-    return segments
+        yield segment(number, seek, start, at, tokenizer(language).decode(text), tokens)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -115,7 +113,7 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
     rng = random.Random(seed)
     language = rng.choice(LANGUAGES)
     seek = rng.choice([0, rng.randint(0, 100_000)])
-    segments = random_segments(rng, language, seek)
+    segments = list(random_segments(rng, language, seek))
     text = WindowSegments(segments, 0, False).text_tokens(tokenizer(language))
     frames = rng.choice([3000, rng.randint(50, 3000)])
     model, alignment = scripted(rng, text, frames)

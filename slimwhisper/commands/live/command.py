@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +85,10 @@ def _events(
     if not feed.threaded:
         yield from model.live(feed, **options)
         return
-    live = model.live(**options)
-    feeder = (live, options["update"], _warn)
-    threading.Thread(target=feed.pump, args=feeder, name="live feed", daemon=True).start()
-    try:
+    with closing(model.live(**options)) as live:
+        feeder = (live, options["update"], _warn)
+        threading.Thread(target=feed.pump, args=feeder, name="live feed", daemon=True).start()
         yield from live
-    finally:
-        live.close()
 
 
 def _warn(lag: float) -> None:

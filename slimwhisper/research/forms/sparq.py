@@ -119,7 +119,7 @@ class SparQCross(CrossLayer):
     def __init__(self, weights: Folded, shape: StoreShape, store: SparQStore | None = None) -> None:
         exact: Any = store and store.exact
         make = KVCross if weights.key_map is None else LatentCross
-        self.exact: KVCross | LatentCross = make(replace(weights, half=False), shape, exact)
+        self.exact: KVCross | LatentCross = make(replace(weights, stored=None), shape, exact)
         assert isinstance(weights.form, SparQ)
         self.settings = weights.form
         self.groups, self.length = groups_of(weights, shape.kernels), shape.length

@@ -210,6 +210,9 @@ class Zack(Form):
     """
 
     name, exact, cross, self_ = "zack", False, ZackCross, ZackSelf
+    # rotations of all heads side by side, cut to their ranks, [d_k, sum of ranks], and the ranks of
+    # keys and of values, [2, h]; all float64
+    tensors = ("keys", "values", "ranks")
     removal: float | None = None  # share of the sum of a head's singular values to drop at most
     keep: float | None = None  # share of the values of K and V to keep, of all heads and layers
     rank: int | None = None  # columns of K and of V, of every head
@@ -232,13 +235,6 @@ class Zack(Form):
     @classmethod
     def ladder(cls, dims: Dims, part: str) -> list[list[str]]:
         return [[f"keep={share}" for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2)]]
-
-    @property
-    def tensors(self) -> Sequence[str]:
-        """Rotations of all heads side by side, cut to their ranks, [d_k, sum of ranks], and the
-        ranks of keys and of values, [2, h]; all float64.
-        """
-        return ("keys", "values", "ranks")
 
     def learn(self, attention: str, blocks: Sequence[Attention], activations: Activations) -> Self:
         """Ranks depend on all layers."""
