@@ -68,8 +68,7 @@ class Options(
             OptionError: When both channels and voices are to name the speakers.
         """
         if values.get("channels") and values.get("diarize"):
-            reason = "each channel is a speaker already; do not identify speakers as well"
-            raise OptionError(f"channels: {reason}")
+            raise OptionError("channels: each channel is a speaker already; leave out diarize")
 
 
 def make_options(model: ModelFacts, **values: Any) -> Options:

@@ -302,8 +302,7 @@ class Handlers:
                 raise OptionError("Add a file or record something first.")
             lines = options.script_lines(len(recordings))
         except ValidationError as error:
-            problem = first_problem(error).replace("speakers:", "Number of speakers:")  # its label
-            raise _error(problem) from None
+            raise _error(first_problem(error)) from None
         except SlimWhisperError as error:
             raise _error(str(error)) from error
         choice = ModelChoice(name, None if options.cache == self._preset else options.cache)

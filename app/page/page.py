@@ -6,7 +6,6 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,17 +96,11 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         (transcribe, handlers.transcribe, values, public),
         *((example, handlers.try_example, [example], {}) for example in examples),
     ]
-    shown = [stop, transcribe, *examples]  # one run at a time: all starts share its view
-    busy, idle = (
-        [gr.update(visible=on), *[gr.update(interactive=not on)] * len(shown[1:])]
-        for on in (True, False)
-    )
     for button, run, inputs, api in starts:
-        button.click(None, None, shown, js=f"() => {json.dumps(busy)}")  # at once
+        button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
         how = {**QUICK, "preprocess": False, "trigger_mode": "once", **api}
         event = button.click(run, inputs, [text, view], **how)
-        for after in (event.then, event.failure):  # Gradio calls one of them
-            after(None, None, shown, js=f"() => {json.dumps(idle)}")
+        event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
     stop.click(handlers.stop, None, None, **QUICK)
     costs.expand(lambda: cost_table(handlers.service.engines), None, table, **QUICK)
 

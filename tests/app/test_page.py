@@ -103,16 +103,11 @@ def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Liv
     """Closing the page does, too."""
     shown, service = show(), page_server.service
     page, before = shown.page, service.counts.cancelled
-    page.click("#sw-go")
-    page.wait_for_selector("text=Add a file")
-    page.wait_for_selector("#sw-stop", state="hidden")
     shown.go(SAMPLES / "three-minutes.ogg")
     page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
     assert re.fullmatch(r"\d:\d\d of 2:59", page.inner_text(".sw-state"))
     assert 0 < page.evaluate("document.querySelector('.sw-progress').value") < 1
     assert page.inner_text(".sw-text").startswith("five six zero three")
-    assert page.locator("#sw-go:enabled, #sw-examples :enabled").count() == 0, "one run at a time"
-    assert shown.asks()
     page.click("#sw-stop")
     shown.ended(1)
     assert page.inner_text(".sw-state") == "Stopped"
@@ -120,7 +115,6 @@ def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Liv
     assert service.counts.cancelled == before + 1
     page.wait_for_selector("#sw-stop", state="hidden")
     assert page.locator(".sw-segment").count() > 0, "what was heard stays"
-    assert not shown.asks()
     page.click("#sw-go")
     page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
     shown.close()

@@ -93,7 +93,6 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     page = shown.page
     row(shown, 2).get_by_text("board").click()
     shown.playing(2.75)
-    assert not shown.asks()
     before = row(shown, 0).bounding_box()["height"]
     row(shown, 0).get_by_text("Smiht").dblclick()
     field = row(shown, 0).get_by_role("textbox")
@@ -103,7 +102,6 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     page.keyboard.type("Smythe.")
     page.keyboard.press("Escape")
     assert row(shown, 0).locator(".sw-words").text_content() == SENTENCES[0][1]
-    assert not shown.asks()
     row(shown, 0).locator(".sw-segment").dblclick(position={"x": 20, "y": 15})
     field.fill("Good morning Mrs Jane Smythe.")
     files = downloads(shown, *FORMATS)  # leaving the field saves; downloads wait for it
@@ -114,17 +112,11 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     assert "Jane Smythe" in page.locator(".sw-text").first.inner_text()
     with zipfile.ZipFile(shown.downloaded(page.get_by_text("Download all 2"))) as archive:
         assert "Smythe" in archive.read("door-code.srt").decode()
-    assert not shown.asks()
     page.get_by_role("button", name="Undo").click()
     page.wait_for_selector(".sw-row >> text=Mrs Smiht. >> nth=0")
     assert "Smythe" not in downloads(shown, "txt")["txt"]
     page.get_by_role("button", name="Redo").click()
     page.wait_for_selector(".sw-row >> text=Smythe")
-    assert shown.asks(), "there is no file of it since"
-    page.get_by_role("tab", name="Live").click()
-    page.keyboard.press("ControlOrMeta+z")
-    page.get_by_role("tab", name="Files").click()
-    assert page.get_by_role("button", name="Undo").is_enabled(), "as it was"
 
 
 def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
@@ -143,21 +135,12 @@ def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
     page.wait_for_selector(".sw-row >> text=Is Mrs $& Smith on board?")
     assert said.text_content() == "2 of 5 in 2 files"
     page.get_by_label("Replace with").fill("Smith")
-    row(shown, 0, 1).get_by_text("Smiht").dblclick()
-    page.keyboard.type("Smiht-Smiht.")
     page.get_by_role("button", name="Replace all").click()
     page.wait_for_selector(".sw-search output >> text=/^Not found$/")
-    assert row(shown, 0, 1).locator(".sw-words").text_content() == "Good morning Mrs Smith-Smith."
     assert row(shown, 3, 1).locator(".sw-words").text_content() == "No. Smith is late."
     assert "Smiht" not in "".join(downloads(shown, *FORMATS).values())
     page.get_by_role("button", name="Undo").click()
-    page.wait_for_selector(".sw-search output >> text=of 6 in 2 files")
-    row(shown, 1).get_by_text("gate").dblclick()
-    page.keyboard.type("bridge.")
-    page.get_by_role("button", name="Undo").click()  # leaving the field saves first
-    page.wait_for_selector(".sw-announced >> text=Undone")
-    assert row(shown, 1).locator(".sw-words").text_content() == SENTENCES[1][1]
-    assert said.text_content().endswith("of 6 in 2 files")
+    page.wait_for_selector(".sw-search output >> text=of 5 in 2 files")
     page.keyboard.press("Escape")
 
 
@@ -227,9 +210,3 @@ def test_an_example_with_one_click(show: Open) -> None:
     shown.page.get_by_role("button", name="Flight").click()
     shown.ended(1)
     assert shown.page.inner_text(".sw-file h3") == "flight.m4a"
-    for index in range(len(SENTENCES)):
-        row(shown, index).locator(".sw-segment").press("Enter")
-        row(shown, index).get_by_role("textbox").fill("")
-        shown.page.keyboard.press("Enter")
-    shown.page.wait_for_selector(".sw-row:last-child .sw-none")
-    assert shown.page.locator(".sw-text:visible, .sw-copy:visible").count() == 0

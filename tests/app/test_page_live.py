@@ -107,11 +107,6 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
 def test_pause_stop_save_and_clear(tab: Tab) -> None:
     page = tab.page
     tab.begin()
-    page.on("dialog", lambda dialog: dialog.accept())
-    tab.emit(f"{PATH}.delta", "cleared", delta="zero")
-    page.wait_for_selector(".sw-committed >> text=zero")
-    tab.press("Clear")
-    tab.emit(f"{PATH}.completed", "cleared", transcript="zero zero")
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": None}
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
     tab.emit(f"{PATH}.segment", "a", text=text, **times, **DETAILS)

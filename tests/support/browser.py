@@ -51,11 +51,6 @@ class BrowserPage:
         """Close it as its user would."""
         self.context.close()
 
-    def asks(self) -> bool:
-        """Whether the browser would ask before it leaves the page."""
-        event = "new Event('beforeunload', {cancelable: true})"
-        return not self.page.evaluate(f"dispatchEvent({event})")
-
     def go(self, *files: Any) -> None:
         """Add files, or {"name", "mimeType", "buffer"}, and transcribe them."""
         paths = [str(f) if isinstance(f, Path) else f for f in files]

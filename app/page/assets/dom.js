@@ -39,9 +39,9 @@ export async function copy(text, from) {
     area.remove();
     from.focus();
   }
-  from.dataset.label ??= from.textContent;
+  const before = from.textContent;
   from.textContent = "Copied";
-  setTimeout(() => { from.textContent = from.dataset.label; }, 1500);
+  setTimeout(() => { from.textContent = before; }, 1500);
 }
 
 // Whether an event belongs to a text field.

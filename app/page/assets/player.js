@@ -17,8 +17,7 @@ class Player {
     this.makeTools();
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("beforeunload", (event) => {
-      const lost = (card) => !card.ended || card.corrections?.waiting || card.unkept;
-      if (hasUnsaved() || this.cards.some(lost)) event.preventDefault();
+      if (hasUnsaved() || this.cards.some((card) => card.corrections?.waiting)) event.preventDefault();
     });
   }
 
@@ -59,19 +58,15 @@ class Player {
     if (this.announcer.textContent !== text) this.announcer.textContent = text;
   }
 
-  // Wait until the corrections of these cards are saved, that of a field which the click has left, too.
-  async saved(cards = this.cards) { await Promise.all(cards.map((card) => card.corrections?.last)); }
-
   // A link to a file of these cards; it waits until their corrections are saved.
   download(path, text, cards) {
     const link = make("a", "sw-download", text);
     link.href = this.address(path);
     link.download = "";
     link.addEventListener("click", async (event) => {
-      for (const card of cards) card.unkept = false;
       if (!cards.some((card) => card.corrections?.waiting)) return;
       event.preventDefault();
-      await this.saved(cards);
+      await Promise.all(cards.map((card) => card.corrections?.last));
       link.click();
     });
     return link;
@@ -91,7 +86,6 @@ class Player {
 
   // action: "undo" or "redo"
   async stepHistory(action) {
-    await this.saved();
     const changed = await this.attempt(() => this.history[action]());
     if (!changed) return;
     this.announce(action === "undo" ? "Undone" : "Redone");
@@ -99,8 +93,7 @@ class Player {
   }
 
   key(event) {
-    if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event)) return;
-    if (!this.tools.checkVisibility()) return;  // in another tab, say
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event) || this.tools.hidden) return;
     const key = event.key.toLowerCase();
     if (key === "z") this.stepHistory(event.shiftKey ? "redo" : "undo");
     else if (key === "y") this.stepHistory("redo");
