@@ -13,13 +13,14 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from slimwhisper.app.api.access import Access, hide_secrets
 from slimwhisper.app.api.background import Background
 from slimwhisper.app.api.errors import disk_is_full, error_response
-from slimwhisper.app.api.metrics import metrics_text
+from slimwhisper.app.api.metrics import ServiceCollector
 from slimwhisper.app.api.request import TranscriptionForm
 from slimwhisper.app.api.routes import make_routers
 from slimwhisper.app.connections import Connections, Http, WebSocket, listen, log_exhaustion
@@ -98,8 +99,7 @@ def make_app(service: Service, models: Models, settings: ServerSettings) -> Fast
 
         live = make_key if service.limits.streams else None
         app.state.page = mount_page(app, host, live)
-    page = app.state.page
-    signed_in = page and page.signed_in
+    signed_in = app.state.page and app.state.page.signed_in
     app.add_middleware(Access, settings, is_secret=realtime.is_secret, signed_in=signed_in)
     app.add_middleware(  # without it, Gradio would let pages of all sites read responses
         CORSMiddleware,
@@ -130,7 +130,8 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics")
     def metrics() -> Response:
         """Return the metrics of the server in the text format of Prometheus."""
-        return Response(metrics_text(service), media_type="text/plain; version=0.0.4")
+        text = generate_latest(ServiceCollector(service))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
 
 def _add_schema(app: FastAPI, openai: APIRouter, url: str) -> None:

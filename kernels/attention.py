@@ -131,8 +131,9 @@ class Latent:
         shape: tuple[int, ...], dtype: torch.dtype, fp8: bool
     ) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Of the tensors of a latent with values of a shape [..., T, d]. fp8: in float8."""
-        kept = [(shape, FP8 if fp8 else dtype)]
-        return [*kept, (shape[:-1], torch.float32)] if kept[0][1] in (FP8, torch.int16) else kept
+        kind = FP8 if fp8 else dtype
+        factors = [(shape[:-1], torch.float32)] if kind in (FP8, torch.int16) else []
+        return [(shape, kind), *factors]
 
     @staticmethod
     def allocate(

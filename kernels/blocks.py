@@ -76,9 +76,8 @@ class _Reads(ctypes.Structure):
         values, page, whole = latent.values, latent.values.shape[1], latent.values.dtype == SHORTS
         if latent.factors is not None and not whole:  # float8
             return None
-        if not library.multiplies(values[:1], SHORTS if whole else None):
-            return None
-        if not library.reads_in_place(reads, page):
+        readable = library.multiplies(values[:1], SHORTS if whole else None)
+        if not (readable and library.reads_in_place(reads, page)):
             return None
         name = _ATTENTION.get(values.dtype, "attend_pages")
         table, bias = reads.block_table, reads.position_bias

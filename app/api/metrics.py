@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import inf
 
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -58,8 +57,3 @@ def _labelled(family: Family, name: str, label: str, values: Mapping[str, float]
     for key, value in values.items():
         metric.add_metric([key], value)
     return metric
-
-
-def metrics_text(service: Service) -> bytes:
-    """One service's metrics in Prometheus' text format."""
-    return generate_latest(ServiceCollector(service))

@@ -40,18 +40,22 @@ IN_MEMORY = SPOOL_SECONDS * SAMPLE_RATE  # samples: a longer recording is stored
 DISK_SECONDS = 3600  # per slot, besides the two longest recordings
 
 
-class Mix:
-    """The mean of channels of equal length, or the only one."""
+class JobSamples:
+    """The mean of channels of equal length, or the only one. They end with the job: later reads
+    raise, to stop what computes on them.
+    """
 
-    def __init__(self, channels: Sequence[Samples]) -> None:
-        self._channels = channels
+    def __init__(self, channels: Sequence[Samples], job: Job) -> None:
+        self._channels, self._job = channels, job
         self.silences = channels[0].silences  # of all channels
 
     def __len__(self) -> int:
         return len(self._channels[0])
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """[stop - start] float32."""
+        """[stop - start] float32. Raises EndedError."""
+        if self._job.ended:
+            raise EndedError
         parts = [channel.read(start, stop) for channel in self._channels]
         return parts[0] if len(parts) == 1 else np.mean(parts, axis=0, dtype=np.float32)
 
@@ -193,14 +197,14 @@ class Reading:
             parts = channels_of(samples)
             named = _split(parts, options.channel_names, job) if split else {}
             if not named:
-                job_samples = _JobSamples(parts if split else [samples], job)
+                job_samples = JobSamples(parts if split else [samples], job)
                 job.emit_samples(job_samples)
                 if job.script:
                     return aligned_recording(job_samples, model.network, options, job.script)
                 return make_recording(job_samples, model.network, options)
             job.channels = len(named)
-            channels = {name: _JobSamples([channel], job) for name, channel in named.items()}
-            job.emit_samples(Mix(list(channels.values())))
+            channels = {name: JobSamples([channel], job) for name, channel in named.items()}
+            job.emit_samples(JobSamples(list(channels.values()), job))
             return split_recording(channels, model.network, options)
         except BaseException:
             samples.close()
@@ -218,20 +222,6 @@ def _split(parts: Sequence[Samples], names: Sequence[str], job: Job) -> dict[str
             raise
         job.warnings.append(str(error).partition(";")[0])
         return {}
-
-
-class _JobSamples(Mix):
-    """A job's samples, which end with the job: later reads raise, to stop what computes on them."""
-
-    def __init__(self, channels: Sequence[Samples], job: Job) -> None:
-        super().__init__(channels)
-        self._job = job
-
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """[stop - start] float32. Raises EndedError."""
-        if self._job.ended:
-            raise EndedError
-        return super().read(start, stop)
 
 
 def _close_unused(future: "Future[AnyRecording]") -> None:

@@ -359,8 +359,7 @@ struct call {
     long heads, parts, count, positions, d, slot_stride, head_stride, bias_stride, page,
         table_stride;
     float scale;
-    const float *factors;
-    float *rounded;
+    float *rounded; /* of each part, its queries in whole numbers, behind their steps */
 };
 
 #if INTEGERS
@@ -383,21 +382,22 @@ static void attend_part(const void *arguments, long task) {
     long slot = c->table ? 0 : c->slots ? c->slots[b] : b;
     long length = c->lengths ? c->lengths[b] : c->positions;
     long begin = slot * c->slot_stride + g % c->heads * c->head_stride;
-    const number *queries = c->queries + g * c->count * c->d;
 #if INTEGERS
-    long rounded = c->count * (c->d / 2 + 1);
-    float *steps = c->rounded + task * rounded;
-    const float *factors = c->factors + slot * c->positions;
-    round_queries((operand *)(steps + c->count), steps, queries, c->count, c->d);
-    queries = (const number *)(steps + c->count);
+    const stored *values = c->keys;
+    const float *factors = (const float *)c->values + slot * c->positions;
+    float *steps = c->rounded + task * c->count * (c->d / 2 + 1);
+    operand *queries = (operand *)(steps + c->count);
+    round_queries(queries, steps, c->queries + g * c->count * c->d, c->count, c->d);
 #else
-    const float *steps = 0, *factors = 0;
+    const stored *values = c->values;
+    const float *factors = 0, *steps = 0;
+    const number *queries = c->queries + g * c->count * c->d;
 #endif
-    struct work w = {(const operand *)queries,
+    struct work w = {queries,
                      steps,
                      factors,
                      c->keys + begin,
-                     c->values + begin,
+                     values + begin,
                      c->bias ? c->bias + slot * c->bias_stride : 0,
                      c->table ? c->table + b * c->table_stride : 0,
                      c->out + task * c->count * c->d,
@@ -420,8 +420,8 @@ static void join_parts(const void *arguments, long g) {
 }
 
 /* A group is one head of a window, or a window with `heads` 1. result [groups, count, d]; out
-   [groups, parts, count, d], workspace [groups, parts, 2, count]; result may be queries, or out if there is one
-   part. queries [groups, count, d], keys and values [slots, heads, .., d] with `slot_stride`
+   [groups, parts, count, d], workspace [groups, parts, 2, count]; result may be queries, or out if
+   there is one part. queries [groups, count, d], keys and values [slots, heads, .., d] with `slot_stride`
    numbers from slot to slot and `head_stride` from head to head, slots and lengths [windows] or
    null, bias [slots, positions] with `bias_stride`, or null. With a block table [windows, ..] of
    pages, `table_stride` apart, a slot is a page of `page` positions, which divide BLOCK or are as
@@ -436,9 +436,8 @@ void ATTEND(number *result, float *out, float *workspace, const number *queries,
     struct call call = {result,      out,         workspace,   queries, keys,         values,
                         slots,       lengths,     bias,        table,   heads,        parts,
                         count,       positions,   d,           slot_stride, head_stride, bias_stride,
-                        page,        table_stride, scale,      values,
+                        page,        table_stride, scale,
                         workspace + windows * heads * parts * 2 * count};
-    if (INTEGERS) call.values = keys;
     run_parallel(attend_part, &call, windows * heads * parts, threads);
     run_parallel(join_parts, &call, windows * heads, threads);
 }

@@ -1,10 +1,8 @@
 /* Whole blocks of a decoder, and a whole step: between single products, Python would take as long as
-   a small model's step. Compiled three times: with WIDE, for sixteen floats at a time, and with BF16, for
-   bfloat16 with sums in float. */
+   a small model's step. Compiled three times: with WIDE, for sixteen floats at a time, and with BF16,
+   for bfloat16 with sums in float. */
 #include "norm.h"
 #include "threads.h"
-
-#define FEW 8         /* rows that one thread norms sooner than several start */
 
 void NAME(multiply_rows)(number *, float *, const number *, const void *, const float *,
                          const number *, const number *, long, long, long, int, int, int);
@@ -61,6 +59,20 @@ typedef void multiply_integers(float *, const float *, const int8_t *, const int
 typedef void multiply_head_integers(float *, const float *, const int8_t *, const int32_t *,
                                     const float *, void *, float *, long, long, long, long, int);
 
+/* out [rows, width] = x [rows, depth] W^T + bias [width]. run: of a W in int8, which has sums and
+   factors, else null; it rounds x to `planes` bytes, and applies GELU if `gelu`. workspace: of floats,
+   like out, and with `run` [rows, depth + 2]. */
+static void multiply(number *out, float *workspace, const number *x, const void *w,
+                     const int32_t *sums, const float *factors, const number *bias,
+                     multiply_integers *run, long rows, long width, long depth, int half, int planes,
+                     int gelu, int threads) {
+    if (run)
+        run((float *)out, (const float *)x, w, sums, factors, (const float *)bias, 0, workspace,
+            workspace + rows * depth, rows, width, depth, planes, gelu, threads);
+    else
+        NAME(multiply_rows)(out, workspace, x, w, 0, bias, 0, rows, width, depth, half, 0, threads);
+}
+
 struct latent_weights {
     const void *query, *key_map, *value_map, *out; /* [d, d], twice [heads, d / heads, d], [d, d] */
     const number *query_bias, *out_bias;           /* [d] */
@@ -92,43 +104,32 @@ void NAME(latent_block)(number *out, number *numbers, float *sums, const number 
                         long rows, int threads) {
     long d = w->d, heads = w->heads, size = d / heads, queries = heads * rows / r->windows;
     number *q = numbers, *folded = numbers + rows * d;
-    int integers = !BF16 && w->multiply;
-#if !BF16
-    float *steps = sums + rows * heads * d; /* which follow the rounded rows */
-    if (integers) {
-        w->multiply(q, x, w->query, w->query_sums, w->query_factors, w->query_bias, 0, sums, steps,
-                    rows, d, d, 2, 0, threads);
-        w->multiply_heads(folded, q, w->key_map, w->key_sums, w->key_factors, sums, steps, rows, heads,
-                          d, size, threads);
-    }
-#endif
-    if (!integers) {
-        NAME(multiply_rows)(q, sums, x, w->query, 0, w->query_bias, 0, rows, d, d, w->half, 0, threads);
-        multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
-    }
+    multiply_head_integers *run = w->multiply_heads;
+    multiply(q, sums, x, w->query, w->query_sums, w->query_factors, w->query_bias, w->multiply, rows,
+             d, d, w->half, 2, 0, threads);
+    if (run)
+        run((float *)folded, (float *)q, w->key_map, w->key_sums, w->key_factors, sums,
+            sums + rows * d, rows, heads, d, size, threads);
+    else multiply_heads_transposed(folded, q, w->key_map, rows, heads, d, size, w->half, threads);
     r->attend(folded, sums, sums + r->windows * r->parts * queries * d, folded, latent,
               r->factors ? r->factors : latent, r->slots, r->lengths, r->bias, r->table, r->windows,
               1, r->parts, queries, r->positions, d, r->slot_stride, 0, r->bias_stride, r->page,
               r->table_stride, w->scale, threads);
-#if !BF16
-    if (integers) {
-        w->multiply_heads(q, folded, w->value_map, w->value_sums, w->value_factors, sums, steps, rows,
-                          heads, size, d, threads);
-        w->multiply(out, q, w->out, w->out_sums, w->out_factors, w->out_bias, 0, sums, steps, rows, d,
-                    d, 2, 0, threads);
-        return;
-    }
-#endif
-    NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, w->half, threads);
-    NAME(multiply_rows)(out, sums, q, w->out, 0, w->out_bias, 0, rows, d, d, w->half, 0, threads);
+    if (run)
+        run((float *)q, (float *)folded, w->value_map, w->value_sums, w->value_factors, sums,
+            sums + rows * heads * d, rows, heads, size, d, threads);
+    else
+        NAME(multiply_head_rows)(q, sums, folded, w->value_map, rows, heads, size, d, w->half, threads);
+    multiply(out, sums, q, w->out, w->out_sums, w->out_factors, w->out_bias, w->multiply, rows, d, d,
+             w->half, 2, 0, threads);
 }
 
 struct mlp_weights {
-    const void *up, *down;                /* [wide, d], [d, wide], or as in integers.h */
-    const number *up_bias, *down_bias;    /* [wide], [d] */
-    const int32_t *up_sums, *down_sums;   /* [wide], [d], of matrices in int8 */
-    const float *up_factors, *down_factors;
-    multiply_integers *multiply; /* null: the matrices are not in int8 */
+    const void *up, *down;                  /* [wide, d], [d, wide], or as in integers.h */
+    const number *up_bias, *down_bias;      /* [wide], [d] */
+    const int32_t *up_sums, *down_sums;     /* [wide], [d], of matrices in int8 */
+    const float *up_factors, *down_factors; /* likewise */
+    multiply_integers *multiply;            /* null: the matrices are not in int8 */
     long d, wide;
     int half; /* the matrices are in float16 */
 };
@@ -145,26 +146,16 @@ static void gelu_row(const void *arguments, long row) {
 }
 
 /* out [rows, d] = gelu(x W_up^T + b_up) W_down^T + b_down: x [rows, d]; hidden [rows, wide] and
-   partial [rows, d]: workspace. For matrices in int8, partial is of [rows, wide + 2]. */
-void NAME(mlp)(number *out, number *hidden, float *partial, const number *x,
+   workspace [rows, wide + 2]: workspaces. */
+void NAME(mlp)(number *out, number *hidden, float *workspace, const number *x,
                const struct mlp_weights *w, long rows, int threads) {
-#if !BF16
-    if (w->multiply) {
-        long planes = rows <= FINE_ROWS ? 2 : 1;
-        float *steps = partial + rows * w->wide;
-        w->multiply(hidden, x, w->up, w->up_sums, w->up_factors, w->up_bias, 0, partial, steps, rows,
-                    w->wide, w->d, planes, 1, threads);
-        w->multiply(out, hidden, w->down, w->down_sums, w->down_factors, w->down_bias, 0, partial,
-                    steps, rows, w->d, w->wide, planes, 0, threads);
-        return;
-    }
-#endif
+    int planes = rows <= FINE_ROWS ? 2 : 1;
     struct hidden h = {hidden, w->wide};
-    NAME(multiply_rows)(hidden, (float *)hidden, x, w->up, 0, w->up_bias, 0, rows, w->wide, w->d,
-                        w->half, 0, threads);
-    run_parallel(gelu_row, &h, rows, threads);
-    NAME(multiply_rows)(out, partial, hidden, w->down, 0, w->down_bias, 0, rows, w->d, w->wide,
-                        w->half, 0, threads);
+    multiply(hidden, workspace, x, w->up, w->up_sums, w->up_factors, w->up_bias, w->multiply, rows,
+             w->wide, w->d, w->half, planes, 1, threads);
+    if (!w->multiply) run_parallel(gelu_row, &h, rows, threads);
+    multiply(out, workspace, hidden, w->down, w->down_sums, w->down_factors, w->down_bias, w->multiply,
+             rows, w->d, w->wide, w->half, planes, 0, threads);
 }
 
 struct decoder_layer {
@@ -177,10 +168,9 @@ struct decoder_layer {
 
 /* One step of all layers: x [rows, d], the embeddings -> normed [rows, d], after the last norm, of
    weight and bias [d]. x is overwritten. ids, positions [rows]: where each row's latent is stored.
-   latent: of the audio, for all layers.
-   out, partial, and the workspaces: as in `latent_block` and `mlp`. */
+   latent: of the audio, for all layers. The others as in `latent_block` and `mlp`. */
 void NAME(decoder_layers)(number *normed, number *x, number *out, number *numbers, float *sums,
-                          number *hidden, float *partial, const struct decoder_layer *layers,
+                          number *hidden, float *workspace, const struct decoder_layer *layers,
                           const float *weight, const float *bias, const int64_t *ids,
                           const int64_t *positions, const void *latent, const struct reads *text,
                           const struct reads *audio, long count, long rows, int threads) {
@@ -196,7 +186,7 @@ void NAME(decoder_layers)(number *normed, number *x, number *out, number *number
         NORM(l->cross_norm_, 0);
         NAME(latent_block)(out, numbers, sums, normed, l->cross, latent, audio, rows, threads);
         NORM(l->mlp_norm_, 0);
-        NAME(mlp)(out, hidden, partial, normed, l->mlp, rows, threads);
+        NAME(mlp)(out, hidden, workspace, normed, l->mlp, rows, threads);
     }
     NORM(, 0);
 }

@@ -7,8 +7,6 @@
 #include "threads.h"
 #include "tiles.h"
 
-#define FEW 8 /* rows that one thread rounds sooner than several start */
-
 struct integers_call {
     struct product product;
     const float *x;   /* [rows, depth] */

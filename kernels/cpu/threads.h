@@ -2,6 +2,8 @@
 #ifndef SLIMWHISPER_THREADS_H
 #define SLIMWHISPER_THREADS_H
 
+#define FEW 8 /* rows that one thread norms or rounds sooner than several start */
+
 /* One iteration; `arguments` are the loop's. */
 typedef void iteration(const void *arguments, long index);
 

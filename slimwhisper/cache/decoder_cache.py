@@ -260,8 +260,8 @@ class DecoderCache:
 
     cross: CrossCache
     self_: SelfCache
-    in_c: "LatentSteps | None" = None  # what takes the decoder's steps, if C can, once `prepared`
-    prepared: bool = False
+    in_c: "LatentSteps | None" = None  # what takes the steps of the decoder `of`, if C can
+    of: object = None
 
     @staticmethod
     def allocate(

@@ -217,7 +217,8 @@ class Inputs:
                 yield from self._walk(Path(argument.text))
             case "glob":
                 # "*.dat" means all such files; "talks/*" means the recordings among the files
-                every = not glob.has_magic(Path(argument.text).suffix or "*")
+                suffix = Path(argument.text).suffix
+                every = bool(suffix) and not glob.has_magic(suffix)
                 named = set(Path(argument.text).parts)
                 dots = any(part.startswith(".") for part in named - {os.pardir})
                 for text in _matches(argument.text):

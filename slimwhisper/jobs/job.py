@@ -199,7 +199,8 @@ class Ledger:
             status, report = status or 1, None
         path = self.journal.log.path if self.journal else None
         facts = summary_facts(self.totals, status, path, self._plan.inputs.selection.left_out)
-        facts |= {} if report is None else {"report": str(report.path)}
+        if report is not None:
+            facts["report"] = str(report.path)
         if (model := self.facts) and self.totals.done and self._plan.load["dtype"] is None:
             if model["fastest_dtype"] != model["dtype"]:
                 facts["faster"] = model["fastest_dtype"]

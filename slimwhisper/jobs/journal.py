@@ -257,10 +257,12 @@ class Journal:
         that wrote an output cancels all earlier ones of that output, whatever their options.
         """
         lines = np.fromiter(self._lines(records), LINE)
-        lines = lines[np.lexsort((lines["time"], lines["output"]))]
-        wrote = np.cumsum(lines["wrote"])
-        last = np.searchsorted(lines["output"], lines["output"], "right") - 1
-        self._earlier = Digests(lines["digest"][wrote == wrote[last]])
+        lines.sort(order=("output", "time"), kind="stable")  # in place: there may be millions
+        output, digest = lines["output"].copy(), lines["digest"].copy()
+        wrote = np.cumsum(lines["wrote"], dtype=np.uint32)
+        del lines
+        last = np.searchsorted(output, output, "right") - 1
+        self._earlier = Digests(digest[wrote == wrote[last]])
 
     def _lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
         """The fields of `LINE`. Older versions' lines have no output: their path stands for it."""

@@ -120,17 +120,17 @@ class Decoder:
             x.add(block.mlp(x.normed(block.mlp.norm)))
         return x.normed(self.norm)
 
+    def _steps_in_c(self, cache: DecoderCache) -> LatentSteps | None:
+        norms = [(block.self_norm, block.cross_norm, block.mlp.norm) for block in self.blocks]
+        mlps = [block.mlp.block for block in self.blocks]
+        return LatentSteps.of((cache.self_.layers, cache.cross.layers), norms, mlps, self.norm)
+
     @torch.inference_mode()
     def step(self, tokens: Tensor, step: DecodeStep, cache: DecoderCache) -> Tensor:
         """One token per row: tokens [R] int64 at step.positions -> logits [R, V]."""
         rows, embedded = cache.cross.with_lengths(step.rows), self.embed(tokens, step.positions)
-        if not cache.prepared:
-            norms = [(b.self_norm, b.cross_norm, b.mlp.norm) for b in self.blocks]
-            mlps, caches = (
-                [b.mlp.block for b in self.blocks],
-                (cache.self_.layers, cache.cross.layers),
-            )
-            cache.prepared, cache.in_c = True, LatentSteps.of(caches, norms, mlps, self.norm)
+        if cache.of is not self:
+            cache.of, cache.in_c = self, self._steps_in_c(cache)
         if cache.in_c is not None and (hidden := cache.in_c(embedded, step, rows)) is not None:
             return self.logits(hidden)
         x = Residual(embedded, self.kernels)  # [R, d]

@@ -147,13 +147,16 @@ class Container:
                     # so that its outputs cannot collide with another member's
                     if ".." in path.split("/") or path.startswith(("/", f"{OUTSIDE}/")):
                         output = f"{OUTSIDE}/{safe_relative(normpath(path))}"
-                    what = "larger than 1 GiB" if member.size > MAX_MEMBER else ""
-                    what = what if stream else f"a link to {member.linkname}"
-                    if not what and outputs.add(digest_of(os.fsencode(output))):
-                        yield from self._member(name, output, stream, member.size)
+                    if not stream:
+                        what = f"a link to {member.linkname}"
+                    elif member.size > MAX_MEMBER:
+                        what = "larger than 1 GiB"
+                    elif not outputs.add(digest_of(os.fsencode(output))):
+                        what = "not the first of this name"
                     else:
-                        what = what or "not the first of this name"
-                        yield AudioError(f"{name}: is {what}; give it as a file")
+                        yield from self._member(name, output, stream, member.size)
+                        continue
+                    yield AudioError(f"{name}: is {what}; give it as a file")
         except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise AudioError(f"{self.file}: damaged or not a tar archive; copy it again") from error
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from slimwhisper.errors import OutputError
@@ -159,12 +160,13 @@ class TableResults(JobResults):
 
     def _newest(self) -> Iterator[dict[str, Any]]:
         """The newest row of each recording, with the fields of a journal's line."""
+        parsed = lru_cache(64)(json.loads)
         for name in reversed(self._parts()):
             with self._damage(name):
                 for row in self._read(name, KEYS).to_pylist()[::-1]:
                     if self._paths.add(_key(row["path"])):
                         row["status"] = "done" if row["error"] is None else "failed"
-                        yield row | {"options": json.loads(row["options"]), "time": 0}
+                        yield row | {"options": parsed(row["options"]), "time": 0}
                     else:
                         self._doubled = True
 

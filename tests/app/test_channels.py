@@ -7,8 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
-from slimwhisper.app.service.jobs import Limits
-from slimwhisper.app.service.reading import Mix
+from slimwhisper.app.service.jobs import Job, Limits, ModelChoice
+from slimwhisper.app.service.reading import JobSamples
 from slimwhisper.audio.samples import ArraySamples, Samples
 from tests.support.live import Live
 from tests.support.service_jobs import Make, Upload
@@ -89,5 +89,7 @@ def test_all_channels_count_together(make: Make, stereo: bytes, talk: Call, tmp_
 
 
 def test_the_mean_of_channels() -> None:
-    mixed = Mix([ArraySamples(np.array(c, np.float32)) for c in ([0, 1, 2], [4, 4, 4])])
+    channels = [ArraySamples(np.array(c, np.float32)) for c in ([0, 1, 2], [4, 4, 4])]
+    job = Job(Path("gone"), "a", ModelChoice("m"), {}, "", print)
+    mixed = JobSamples(channels, job)
     assert mixed.read(1, 3).tolist() == [2.5, 3.0]

@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
         if (d == 2) to_half(up, b * c), to_half(down, b * c);
         struct mlp_weights weights = {up, down, up_bias, down_bias, .d = c, .wide = b, .half = d == 2};
         out = allocate((size = a * c) * sizeof(float));
-        VARIANT(mlp)(out, allocate(a * b * sizeof(float)), allocate(size * sizeof(float)), x, &weights,
+        VARIANT(mlp)(out, allocate(a * b * sizeof(float)), allocate(a * (b + 2) * sizeof(float)), x, &weights,
                      a, 2);
     } else if (n[0] == 7) {
         void *x = read_numbers(a * b), *addend = read_numbers(a * b);

@@ -168,7 +168,6 @@ def test_attention_in_whole_numbers(c: Library, seed: int, threads: int) -> None
     block = made(LatentBlock.of(c, *quantized, query_bias, out_bias))
     query, keys, values, out = (w.dequantized() for w in quantized)
     keys, values = keys.view(HEADS, WIDTH, SIZE).mT, values.view(HEADS, SIZE, WIDTH)
-    exact = [query, keys, values, out, query_bias, out_bias]
     plain = made(call.latent).values
     stored = Latent.allocate(tuple(plain.shape), plain.device, torch.int16)
     stored.write(slice(None), plain)
@@ -176,7 +175,7 @@ def test_attention_in_whole_numbers(c: Library, seed: int, threads: int) -> None
     groups, reads = call.reads.grouped(len(stored), len(x))
     with threads_of(threads):
         found = block(x, stored, reads, groups)
-    expected = attended(x, exact, call)
+    expected = attended(x, [query, keys, values, out, query_bias, out_bias], call)
     assert 0 < (made(found) - expected).norm() / expected.norm() < 5e-4
 
 
@@ -221,5 +220,4 @@ def test_a_step_is_one_call(monkeypatch: pytest.MonkeyPatch, int8: bool) -> None
     steps.clear()
     monkeypatch.setattr(LatentSteps, "of", lambda *_: None)
     assert decode(model, windows(2), 2) == answers
-    layers = model.dims.n_text_layer
-    assert steps and all(found["latent_block"] == 2 * layers for found in steps)
+    assert steps and all(f["latent_block"] == 2 * model.dims.n_text_layer for f in steps)

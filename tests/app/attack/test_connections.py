@@ -95,7 +95,7 @@ def test_an_upload_that_goes_on_has_time(keyless: Live, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("hasty")
 def test_a_client_that_does_not_read(keyless: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "metrics_text", lambda _: b"x" * (8 << 20))
+    monkeypatch.setattr(server, "generate_latest", lambda _: b"x" * (8 << 20))
     opened = keyless.server.server_state.connections
     others = len(opened)
     with connected(keyless, HEALTH.replace(b"health", b"metrics")):
