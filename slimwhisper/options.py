@@ -68,7 +68,7 @@ class Options(
             OptionError: When both channels and voices are to name the speakers.
         """
         if values.get("channels") and values.get("diarize"):
-            raise OptionError("channels: each channel is a speaker already; leave out diarize")
+            raise OptionError("channels: each channel is a speaker already; identify no speakers")
 
 
 def make_options(model: ModelFacts, **values: Any) -> Options:

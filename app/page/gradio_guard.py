@@ -210,7 +210,7 @@ def _check_file(value: dict[str, Any], is_stored: Callable[[str], bool]) -> None
         url = unquote(url.partition(FILE_ROUTE)[2])
     for address in (path, url):
         if address is not None and not (isinstance(address, str) and is_stored(address)):
-            raise ValueError("a file was not uploaded to this page; upload it first")
+            raise ValueError("A file is no longer on the server. Add it again.")
 
 
 # -- login ---------------------------------------------------------------------------------------

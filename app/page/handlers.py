@@ -302,7 +302,8 @@ class Handlers:
                 raise OptionError("Add a file or record something first.")
             lines = options.script_lines(len(recordings))
         except ValidationError as error:
-            raise _error(first_problem(error)) from None
+            problem = first_problem(error).replace("speakers:", "Number of speakers:")  # its label
+            raise _error(problem) from None
         except SlimWhisperError as error:
             raise _error(str(error)) from error
         choice = ModelChoice(name, None if options.cache == self._preset else options.cache)

@@ -6,6 +6,7 @@ Importing this module imports Gradio, which takes seconds; only a server with a 
 
 import asyncio
 import inspect
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,11 +97,18 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
         (transcribe, handlers.transcribe, values, public),
         *((example, handlers.try_example, [example], {}) for example in examples),
     ]
+    shown = [stop, transcribe, *examples]  # one run at a time: all starts share its view
+
+    def running(on: bool) -> str:
+        updates = [gr.update(visible=on), *[gr.update(interactive=not on)] * len(shown[1:])]
+        return f"() => {json.dumps(updates)}"
+
     for button, run, inputs, api in starts:
-        button.click(lambda: gr.update(visible=True), None, stop, **QUICK)
+        button.click(None, None, shown, js=running(True))
         how = {**QUICK, "preprocess": False, "trigger_mode": "once", **api}
         event = button.click(run, inputs, [text, view], **how)
-        event.then(lambda: gr.update(visible=False), None, stop, **QUICK)
+        for after in (event.then, event.failure):  # Gradio calls one of them
+            after(None, None, shown, js=running(False))
     stop.click(handlers.stop, None, None, **QUICK)
     costs.expand(lambda: cost_table(handlers.service.engines), None, table, **QUICK)
 
@@ -328,7 +336,8 @@ def mount_page(app: FastAPI, host: ServerHost, make_key: MakeKey | None = None) 
         )
         return page
 
-    functions, gradio = asyncio.run(mount()).fns, Gradio(app)
+    fns, gradio = asyncio.run(mount()).fns, Gradio(app)
+    functions = [index for index, function in fns.items() if function.fn]  # not only a script
     gradio.app.add_middleware(GradioBodyCheck, functions=functions, is_stored=uploads.has)
     app.include_router(make_results_router(results))
     app.include_router(make_edit_router(results))

@@ -63,10 +63,9 @@ def model() -> SlimWhisper:
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where pages keep their files; all temporary files are beside it, and no one else's."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("server")))
-        with page_folder() as found:
-            yield found
+    place = str(tmp_path_factory.mktemp("server"))
+    with patch.object(tempfile, "tempdir", place), page_folder() as found:
+        yield found
 
 
 @pytest.fixture(scope="package")

@@ -115,9 +115,8 @@ def test_what_clients_of_openai_send_and_read(live: Live) -> None:
     for accept, kind in (("*/*", "application/x-subrip"), ("text/plain", "text/plain")):
         srt = live.post(files=wave, data={"response_format": "srt"}, headers={"accept": accept})
         assert srt.headers["content-type"] == f"{kind}; charset=utf-8"
-    translated = httpx.post(
-        f"{live.url}/v1/audio/translations", files=wave, data={"response_format": "verbose_json"}
-    )
+    data = {"response_format": "verbose_json"}
+    translated = live.post("/v1/audio/translations", files=wave, data=data)
     assert translated.json()["language"] == "english"
     schema = httpx.get(f"{live.url}/openapi.json").json()
     assert "/audio/transcriptions" in schema["paths"] and schema["servers"] == [{"url": "/v1"}]
@@ -154,8 +153,8 @@ GAUGES = "in_flight streams speed batch_fill slots cache_bytes text_bytes"
 def test_health_and_metrics(live: Live) -> None:
     assert httpx.get(f"{live.url}/health").json() == {"status": "ready"}
     assert httpx.head(f"{live.url}/health").status_code == 200
-    url, form = f"{live.url}/audio/transcriptions?api-version=1", {"model": "whisper"}
-    found = httpx.post(url, files={"file": PHONE.read_bytes()}, data=form, timeout=60)
+    path, form = "/audio/transcriptions?api-version=1", {"model": "whisper"}
+    found = live.post(path, files={"file": PHONE.read_bytes()}, data=form)
     assert found.status_code == 200 and "five" in found.json()["text"]
     with live.client().realtime.connect(extra_query=QUERY) as connection:
         for piece in sample(24_000, 1.0):

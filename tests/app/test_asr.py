@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 import soundfile
-from starlette.datastructures import FormData, UploadFile
 
 from slimwhisper.app.api import asr, recordings
 from slimwhisper.app.api.errors import APIError
@@ -71,8 +70,7 @@ def test_outputs(live: Live) -> None:
 
 
 def read(**query: str) -> Any:
-    upload = UploadFile(BytesIO(b"audio"), filename="a.wav")
-    return asr.read_asr(FormData([("audio_file", upload), *query.items()]), MODELS)
+    return asr.read_asr(form_of(*query.items(), file="audio_file"), MODELS)
 
 
 def test_speakers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,7 @@ def test_a_recording(live: Live) -> None:
 
 def test_raw_samples_and_channels(live: Live) -> None:
     def post(body: bytes, **query: Any) -> Any:
-        url = f"{live.url}/v1/listen"
-        return httpx.post(url, content=body, params=query, timeout=60).json()
+        return live.post("/v1/listen", content=body, params=query).json()
 
     for encoding, coding in (("linear16", "PCM_16"), ("linear32", "FLOAT"), ("mulaw", "ULAW")):
         raw = BytesIO()
@@ -122,7 +121,7 @@ def test_refused_recordings(
 ) -> None:
     """In Deepgram's own form."""
     body = b'{"url": "http://127.0.0.1/b"}'
-    answer = httpx.post(f"{live.url}/v1/listen", params=query, headers=headers, content=body)
+    answer = live.post("/v1/listen", params=query, headers=headers, content=body)
     assert answer.status_code == status and set(answer.json()) == {"err_code", "err_msg"}
     assert message in answer.json()["err_msg"]
 

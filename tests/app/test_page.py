@@ -26,9 +26,7 @@ def test_one_file_with_options(show: Open) -> None:
     page.get_by_label("Skip silence").check()
     page.get_by_label("Cache form").click()
     page.get_by_role("option", name="baseline").click()
-    shown.go(PHONE)
-    shown.ended(1)
-    card = shown.card(PHONE.name)
+    card = shown.transcribed(PHONE)
     assert card.locator(".sw-text").inner_text() == TEXT
     assert card.locator(".sw-word").all_text_contents() == TEXT.split()
     card.locator(".sw-word", has_text="four").click()
@@ -58,9 +56,7 @@ def test_a_text_beside_a_recording(show: Open) -> None:
     page.get_by_label("Text of the recording").fill(
         "five five five\nnobody says this\nzero one four"
     )
-    shown.go(PHONE)
-    shown.ended(1)
-    card = shown.card(PHONE.name)
+    card = shown.transcribed(PHONE)
     assert card.locator(".sw-segment").count() == 3
     assert card.locator(".sw-unscripted button").inner_text() == "0:05 two seven nine eight"
     card.locator(".sw-unscripted button").click()
@@ -86,8 +82,7 @@ def test_a_recording(show: Open) -> None:
 def test_what_the_cache_costs_and_that_all_fits_a_phone(show: Open) -> None:
     shown = show(viewport={"width": 390, "height": 844}, has_touch=True)
     page = shown.page
-    shown.go(PHONE)
-    shown.ended(1)
+    shown.transcribed(PHONE)
     page.click("#sw-more button >> nth=0")
     page.click("#sw-costs button >> nth=0")
     page.wait_for_selector("#sw-costs td >> text=Windows that fit")
@@ -100,14 +95,18 @@ def test_what_the_cache_costs_and_that_all_fits_a_phone(show: Open) -> None:
 
 
 def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Live) -> None:
-    """Closing the page does, too."""
+    """Leaving the page does, too; what was heard is there for who stays."""
     shown, service = show(), page_server.service
     page, before = shown.page, service.counts.cancelled
+    page.click("#sw-go")
+    page.wait_for_selector("text=Add a file")
+    page.wait_for_selector("#sw-stop", state="hidden")
     shown.go(SAMPLES / "three-minutes.ogg")
     page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
     assert re.fullmatch(r"\d:\d\d of 2:59", page.inner_text(".sw-state"))
     assert 0 < page.evaluate("document.querySelector('.sw-progress').value") < 1
     assert page.inner_text(".sw-text").startswith("five six zero three")
+    assert page.locator("#sw-go:enabled, #sw-examples :enabled").count() == 0, "one run at a time"
     page.click("#sw-stop")
     shown.ended(1)
     assert page.inner_text(".sw-state") == "Stopped"
@@ -117,7 +116,10 @@ def test_text_appears_while_it_works_and_stop_stops(show: Open, page_server: Liv
     assert page.locator(".sw-segment").count() > 0, "what was heard stays"
     page.click("#sw-go")
     page.wait_for_selector(".sw-file[data-state=working] .sw-segment")
-    shown.close()
+    with page.expect_event("dialog") as asked:  # Gradio disconnects at once, and then reloads
+        assert shown.asks()
+    asked.value.dismiss()
+    page.wait_for_selector(".sw-file[data-state=failed] .sw-copy:visible")
     assert eventually(lambda: service.in_flight == 0)
     assert service.counts.cancelled == before + 2
 
@@ -127,8 +129,7 @@ def test_a_full_queue_says_so_and_names_are_no_markup(
 ) -> None:
     shown, name = show(), "<img src=x onerror=window.hacked=1>.wav"
     monkeypatch.setattr(type(page_server.service), "in_flight", 10**6)
-    shown.go({"name": name, "mimeType": "audio/wav", "buffer": PHONE.read_bytes()})
-    shown.ended(1)
+    shown.transcribed({"name": name, "mimeType": "audio/wav", "buffer": PHONE.read_bytes()})
     monkeypatch.undo()
     error = shown.page.locator(".sw-file .sw-error").first.inner_text()
     assert "requests are waiting; try again in a minute" in error

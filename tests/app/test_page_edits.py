@@ -58,8 +58,7 @@ def shown(show: Open, request: pytest.FixtureRequest) -> Iterator[BrowserPage]:
     """Two transcripts, shown; in the end, nothing stands out."""
     size = PHONE if "speakers" in request.node.name else WIDE
     opened = show(viewport=size)
-    opened.go(DOOR, FLIGHT)
-    opened.ended(2)
+    opened.transcribed(DOOR, FLIGHT)
     yield opened
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
@@ -69,7 +68,8 @@ def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:
 
     Chromium allows a page only a few downloads in a row.
     """
-    links = {format: first_card(shown).get_by_text(format, exact=True) for format in formats}
+    first = shown.page.locator(".sw-file").first
+    links = {format: first.get_by_text(format, exact=True) for format in formats}
     links[formats[0]].scroll_into_view_if_needed()
     # rows that come into view get their height, which moves the link; within a click, it is lost
     shown.page.evaluate("new Promise((then) => requestAnimationFrame(() => setTimeout(then, 100)))")
@@ -79,10 +79,6 @@ def downloads(shown: BrowserPage, *formats: str) -> dict[str, str]:
         assert answer.ok and "attachment" in answer.headers["content-disposition"]
         texts[format] = answer.body().decode()
     return texts
-
-
-def first_card(shown: BrowserPage) -> Any:
-    return shown.page.locator(".sw-file").first
 
 
 def row(shown: BrowserPage, index: int, file: int = 0) -> Any:
@@ -102,6 +98,7 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     page.keyboard.type("Smythe.")
     page.keyboard.press("Escape")
     assert row(shown, 0).locator(".sw-words").text_content() == SENTENCES[0][1]
+    assert not shown.asks()
     row(shown, 0).locator(".sw-segment").dblclick(position={"x": 20, "y": 15})
     field.fill("Good morning Mrs Jane Smythe.")
     files = downloads(shown, *FORMATS)  # leaving the field saves; downloads wait for it
@@ -112,11 +109,17 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     assert "Jane Smythe" in page.locator(".sw-text").first.inner_text()
     with zipfile.ZipFile(shown.downloaded(page.get_by_text("Download all 2"))) as archive:
         assert "Smythe" in archive.read("door-code.srt").decode()
+    assert not shown.asks()
     page.get_by_role("button", name="Undo").click()
     page.wait_for_selector(".sw-row >> text=Mrs Smiht. >> nth=0")
     assert "Smythe" not in downloads(shown, "txt")["txt"]
     page.get_by_role("button", name="Redo").click()
     page.wait_for_selector(".sw-row >> text=Smythe")
+    assert shown.asks(), "there is no file of it since"
+    page.get_by_role("tab", name="Live").click()
+    page.keyboard.press("ControlOrMeta+z")
+    page.get_by_role("tab", name="Files").click()
+    assert page.get_by_role("button", name="Undo").is_enabled(), "as it was"
 
 
 def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
@@ -135,12 +138,19 @@ def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
     page.wait_for_selector(".sw-row >> text=Is Mrs $& Smith on board?")
     assert said.text_content() == "2 of 5 in 2 files"
     page.get_by_label("Replace with").fill("Smith")
+    row(shown, 0, 1).get_by_text("Smiht").dblclick()
+    page.keyboard.type("Smiht-Smiht.")
     page.get_by_role("button", name="Replace all").click()
     page.wait_for_selector(".sw-search output >> text=/^Not found$/")
+    assert row(shown, 0, 1).locator(".sw-words").text_content() == "Good morning Mrs Smith-Smith."
     assert row(shown, 3, 1).locator(".sw-words").text_content() == "No. Smith is late."
     assert "Smiht" not in "".join(downloads(shown, *FORMATS).values())
     page.get_by_role("button", name="Undo").click()
-    page.wait_for_selector(".sw-search output >> text=of 5 in 2 files")
+    page.wait_for_selector(".sw-search output >> text=of 6 in 2 files")
+    row(shown, 1).get_by_text("gate").dblclick()
+    page.keyboard.type("bridge.")
+    page.get_by_role("button", name="Undo").click()  # leaving the field saves first
+    row(shown, 1).get_by_text("gate").wait_for()
     page.keyboard.press("Escape")
 
 
@@ -177,8 +187,7 @@ def test_speakers_flags_and_unsure_words(shown: BrowserPage) -> None:
 def test_two_people_correct_the_same_text(show: Open, page_server: Live) -> None:
     """The second is told what is there now, keeps what was typed, and may save it all the same."""
     shown = show()
-    shown.go(DOOR)
-    shown.ended(1)
+    shown.transcribed(DOOR)
     page = shown.page
     link = page.get_by_text("txt", exact=True).get_attribute("href")
     token = link.rpartition("/")[2].removesuffix(".txt")
@@ -210,3 +219,9 @@ def test_an_example_with_one_click(show: Open) -> None:
     shown.page.get_by_role("button", name="Flight").click()
     shown.ended(1)
     assert shown.page.inner_text(".sw-file h3") == "flight.m4a"
+    for index in range(len(SENTENCES)):
+        row(shown, index).locator(".sw-segment").press("Enter")
+        row(shown, index).get_by_role("textbox").fill("")
+        shown.page.keyboard.press("Enter")
+        row(shown, index).get_by_text("Removed").wait_for()
+    assert shown.page.locator(".sw-text:visible, .sw-copy:visible").count() == 0

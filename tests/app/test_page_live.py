@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -107,6 +108,11 @@ def test_words_and_what_may_still_change(tab: Tab) -> None:
 def test_pause_stop_save_and_clear(tab: Tab) -> None:
     page = tab.page
     tab.begin()
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab.emit(f"{PATH}.delta", "cleared", delta="zero")
+    page.wait_for_selector(".sw-committed >> text=zero")
+    tab.press("Clear")
+    tab.emit(f"{PATH}.completed", "cleared", transcript="zero zero")
     text, times = "five five five", {"start": 3725.4, "end": 3726.4, "words": None}
     tab.emit("input_audio_buffer.speech_started", "a", audio_start_ms=3_725_400)
     tab.emit(f"{PATH}.segment", "a", text=text, **times, **DETAILS)
@@ -195,9 +201,7 @@ def test_a_lost_connection(tab: Tab) -> None:
     assert "five five" in page.inner_text(".sw-log"), "nothing that was said is gone"
 
 
-def test_what_is_refused(
-    show: Open, browser: Any, page_server: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused(show: Open, browser: Any, page_server: Live) -> None:
     tab = show()
     page = tab.page
 
@@ -216,11 +220,8 @@ def test_what_is_refused(
         assert said in problem()
     page.evaluate("delete navigator.mediaDevices.getUserMedia")
 
-    def busy(*_: Any) -> None:
-        raise BusyError("there are 64 live streams; try again in a minute")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(page_server.service, "open_stream", busy)
+    busy = BusyError("there are 64 live streams; try again in a minute")
+    with patch.object(page_server.service, "open_stream", side_effect=busy):
         assert problem() == "There are 64 live streams; try again in a minute."
     page.context.set_offline(True)
     assert problem() == "The server cannot be reached."

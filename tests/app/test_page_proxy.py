@@ -55,8 +55,6 @@ def test_behind_a_proxy_and_a_login(browser: Any, page_server: Live) -> None:
         assert "five" in tab.saved("txt")
         assert sockets == [f"{url.replace('http', 'ws', 1)}v1/realtime?intent=transcription"]
         tab.page.get_by_role("tab", name="Files").click()
-        tab.go(PHONE)
-        tab.ended(1)
-        said = tab.downloaded(tab.card(PHONE.name).get_by_text("txt", exact=True))
+        said = tab.downloaded(tab.transcribed(PHONE).get_by_text("txt", exact=True))
         assert said.read_text().split() == EXPECTED[PHONE.name]["text"].split()
         assert any("/page/audio/" in address for address in asked) and tab.strange == []

@@ -80,16 +80,14 @@ def secret_of(live: Live, headers: dict[str, str], **transcription: Any) -> http
 
 
 def test_keys_and_pages_of_other_sites(
-    closed: Live, live: Live, caplog: pytest.LogCaptureFixture
+    closed: Live, live: Live, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of another site needs a key of its own: a browser sends a saved login along."""
-    server_log = logging.getLogger("uvicorn.error")
-    server_log.addHandler(caplog.handler)
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     for headers, status in (({}, 401), ({"Authorization": "Bearer wrong"}, 401), (BASIC, 101)):
         assert status_of(closed, **headers) == status
     assert status_of(closed, "wrong") == 401 and status_of(closed, "the-key") == 101
     assert status_of(closed, **BEARER) == 101
-    server_log.removeHandler(caplog.handler)
     levels = {record.levelno for record in caplog.records}
     assert levels == {logging.INFO}, "a refusal is no error of the server"
     secret = secret_of(live, {}).json()["value"]

@@ -113,24 +113,17 @@ def test_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (a.api_key, a.auth, a.unload_after) == ("secret", ("ann", "a:b"), 60)
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_https_and_wss(begin: Begin, tmp_path: Path) -> None:
+    """Also once asyncio has forgotten a connection, as it was closed twice: the check of all
+    connections must not end the server.
+    """
     cert, key = (str(tmp_path / name) for name in ("cert.pem", "key.pem"))
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     made += ["-nodes", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
-def test_https_and_wss(begin: Begin, tls: tuple[str, str]) -> None:
-    """Also once asyncio has forgotten a connection, as it was closed twice: the check of all
-    connections must not end the server.
-    """
-    context = ssl.create_default_context(cafile=tls[0])
-    live = begin(tls=tls)
+    context = ssl.create_default_context(cafile=cert)
+    live = begin(tls=(cert, key))
     address = live.url.removeprefix("http://")
     connections: Any = live.server.server_state
     checked = threading.Event()

@@ -1,9 +1,7 @@
 """The service: one engine for the requests of all users."""
 
-import os
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import jiwer
@@ -18,11 +16,11 @@ from slimwhisper.errors import OptionError
 from slimwhisper.loading import load_model
 from slimwhisper.service.source import Failed, Finished, Progress
 from tests.support.fuzz import examples
-from tests.support.live import eventually
 from tests.support.paths import BROKEN
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.service_jobs import PHONE, Make, Upload
 from tests.support.spoken import EXPECTED, LONG
+from tests.support.waiting import eventually, forked
 
 
 def test_all_short_samples_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +133,13 @@ def test_a_process_that_was_forked(make: Make) -> None:
     """It has none of the service's threads, so that nothing would ever be transcribed in it."""
     service = make()
     assert Upload(service).text
-    if not (child := os.fork()):
-        with suppress(jobs.StoppingError):
+
+    def refused() -> bool:
+        with pytest.raises(jobs.StoppingError):
             Upload(service)
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        return True
+
+    assert forked(refused)()
     assert Upload(service).text
 
 

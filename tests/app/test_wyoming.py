@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -225,11 +226,8 @@ def test_clients_that_do_not_read(
     """They are dropped; nor do they hold a shutdown as long as a client may take to read."""
     monkeypatch.setattr(wyoming, "CLOSING", 0.5)
     live = begin(wyoming=OTHER, patience=0.5)
-    with monkeypatch.context() as patched:
-        patched.setattr(wyoming, "MAX_CONNECTIONS", 2)
-        patched.setattr(wyoming, "UNREAD", 1.0)
-        with asking_for_much():
-            assert eventually(lambda: answers(OTHER, PING)[0][0] == "pong"), "they hold the port"
+    with patch.multiple(wyoming, MAX_CONNECTIONS=2, UNREAD=1.0), asking_for_much():
+        assert eventually(lambda: answers(OTHER, PING)[0][0] == "pong"), "they hold the port"
     with asking_for_much() as stuck:
         assert stuck == 2
         started = time.monotonic()

@@ -25,7 +25,6 @@ LATE = {
     "wmv": ("-c:v", "wmv2", "-c:a", "wmav2"),
 }
 GAP = {
-    "mkv": "libopus",
     "webm": "libopus",
     "m4a": "aac",
     "ts": "aac",

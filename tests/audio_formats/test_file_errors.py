@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -49,10 +50,8 @@ def test_paths_that_cannot_be_read(tmp_path, monkeypatch):
     closed.close()
     assert_error("audio data: .*opened", closed)
 
-    def deny(*_args, **_options):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", deny)  # the tests may run as root
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr(Path, "open", denied)  # the tests may run as root
     with pytest.raises(StorageError, match=r"a\.wav: .*Permission denied"):  # a later try may work
         load_audio("a.wav")
 
@@ -205,7 +204,6 @@ INTACT = {
     "a.mp3": ("-vn", "-q:a", "5", "-write_xing", "0"),
     "a.m4a": ("-vn", "-movflags", "+frag_keyframe+empty_moov", "-frag_duration", "300000"),
     "a.mkv": ("-vn", "-c:a", "libopus"),
-    "a.webm": ("-vn", "-c:a", "libopus"),
     "a.ogg": ("-vn", "-c:a", "libvorbis"),
     "a.ts": ("-vn", "-c:a", "aac"),
     "a.wma": ("-vn", "-c:a", "wmav2"),

@@ -112,10 +112,9 @@ def test_a_header_that_makes_no_sense(tmp_path: Path, channels: int, rate: int) 
     head = struct.pack("<HHIIHH", 1, channels, rate, rate * frame & 0xFFFFFFFF, frame & 0xFFFF, 16)
     data = bytes(300_000)
     chunks = b"WAVEfmt \x10\0\0\0" + head + b"data" + struct.pack("<I", len(data)) + data
-    with pytest.raises(AudioError) as raised:
-        load_audio(b"RIFF" + struct.pack("<I", len(chunks)) + chunks)
     count = channels if channels == 1 else "an impossible number of"
-    assert f"its header states {count} channels at {rate} Hz" in str(raised.value)
+    with pytest.raises(AudioError, match=f"its header states {count} channels at {rate} Hz"):
+        load_audio(b"RIFF" + struct.pack("<I", len(chunks)) + chunks)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

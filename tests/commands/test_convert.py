@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -66,8 +66,7 @@ def refused(kind: type[SlimWhisperError], *arguments: Any, **options: Any) -> st
 @pytest.fixture(scope="module", autouse=True)
 def tables_made_once() -> Iterator[None]:
     """The tokenizer's files, a second's work, once for each vocabulary."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "tokenizer_files", cache(tokenizer_files))
+    with patch.object(command, "tokenizer_files", cache(tokenizer_files)):
         yield
 
 
@@ -320,18 +319,14 @@ def test_outputs_that_are_something_else(openai_file: Path, tmp_path: Path) -> N
     assert "x.pt: cannot be written: Not a directory" in message or "exists" in message
 
 
-def test_failures_leave_nothing(
-    openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_leave_nothing(openai_file: Path, tmp_path: Path) -> None:
     """A full disk, weights that do not read back, and a rename that fails."""
 
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", Mock(side_effect=OSError(28, "No space left on device")))
+    with patch.object(torch, "save", side_effect=OSError(28, "No space left on device")):
         assert "No space left" in refused(OutputError, openai_file, tmp_path / "out.pt")
-        patch.setattr("huggingface_hub.save_torch_state_dict", Mock(side_effect=SafetensorError))
+    with patch("huggingface_hub.save_torch_state_dict", side_effect=SafetensorError):
         assert "cannot be written" in refused(OutputError, openai_file, tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "_equal", lambda a, b: False)
+    with patch.object(command, "_equal", return_value=False):
         assert "does not read back" in refused(OutputError, openai_file, tmp_path / "out.pt")
     assert list(tmp_path.iterdir()) == []
 
@@ -344,8 +339,7 @@ def test_failures_leave_nothing(
             raise OSError(5, os.strerror(5))
         return rename(self, target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", fails_once)
+    with patch.object(Path, "replace", fails_once):
         assert "Input/output" in refused(OutputError, openai_file, old, overwrite=True)
     assert {p.name: p.read_bytes() for p in old.iterdir()} == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]

@@ -41,11 +41,6 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return models
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
 def test_looks_at_everything_on_this_machine(run_cli: RunCLI) -> None:
     run = run_cli("doctor", "--json")
     rows = json.loads(run.out)
@@ -72,8 +67,9 @@ def test_what_to_do_first(monkeypatch: pytest.MonkeyPatch, run_cli: RunCLI) -> N
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_speeds(no_gpu: None, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+def test_speeds(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
     """Not of bfloat16 where it is emulated. One is really measured, in part, of a small model."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     seconds = {"bfloat16": 1.0, "int8": 2.0}
 
     def measured(case: Case) -> dict[str, Any]:
@@ -89,7 +85,8 @@ def test_speeds(no_gpu: None, monkeypatch: pytest.MonkeyPatch, fast: bool) -> No
     assert re.fullmatch(pattern, doctor._speed().value)
 
 
-def test_kernels_of_a_cpu(no_gpu: None) -> None:
+def test_kernels_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     check = doctor._kernels()
     assert check.ok is (True if library() else None)
     assert ("not compiled" in check.advice) == (library() is None)

@@ -26,6 +26,7 @@ from slimwhisper.live import types
 from slimwhisper.types import SAMPLE_RATE, Segment, Word
 from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
+from tests.support.waiting import eventually
 
 RAW = (np.sin(np.arange(3 * SAMPLE_RATE) / 20) * 9_000).astype("<i2").tobytes()  # 3 s
 SAID = (" one", " two -->", " thrée & four")
@@ -330,8 +331,7 @@ def test_a_fast_pipe_waits_for_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
         stream.backlog = 0.0
 
     feed = SourceReader(iter([np.zeros(50 * SAMPLE_RATE, np.float32)]), True)
-    while feed._queue.qsize() < 500:
-        time.sleep(0.001)
+    assert eventually(lambda: feed._queue.qsize() >= 500)
     monkeypatch.setattr("slimwhisper.commands.live.source_reader.time.sleep", sleep)
     assert pumped(feed, stream) == []
     assert sum(map(len, stream.pieces)) == 50 * SAMPLE_RATE and 1 < most[0] < 1.2
@@ -341,8 +341,7 @@ def test_a_stream_that_waits_for_more_is_given_it(monkeypatch: pytest.MonkeyPatc
     """An update that is not due yet is not waited for."""
     now, stream = [0.0], Slow()
     feed = SourceReader(iter([np.zeros(20 * SAMPLE_RATE, np.float32)]), True)
-    while feed._queue.qsize() < 200:
-        time.sleep(0.001)
+    assert eventually(lambda: feed._queue.qsize() >= 200)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     assert pumped(feed, stream) == []

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import whisper
@@ -97,13 +98,8 @@ def test_what_is_here(run_cli: RunCLI, tmp_path: Path, empty_cache: Path) -> Non
 
 
 def test_short_names_are_fetched_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def fetch(repository: str, local_files_only: bool) -> Path:
-        asked.append(repository)
-        raise downloads.load_error("no network")
-
+    fetch = create_autospec(downloads.fetch_model, side_effect=downloads.load_error("no network"))
     monkeypatch.setattr(downloads, "fetch_model", fetch)
     for name in HUB_IDS:
         assert refusal(name) == "no network"
-    assert asked == list(HUB_IDS.values())
+    assert [call.args[0] for call in fetch.call_args_list] == list(HUB_IDS.values())

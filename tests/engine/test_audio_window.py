@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -54,18 +55,14 @@ def test_whole_windows_alone_read_without_lengths(model: Model) -> None:
     assert set(lengths.positions.tolist()) <= {f // MEL_FRAMES_PER_POSITION for f in FRAMES}
 
 
-def test_encoder_gets_windows_of_one_length(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_gets_windows_of_one_length(model: Model) -> None:
     """On a CPU as many as have the positions of a whole window."""
-    shapes, encode = list[tuple[int, int]](), model.encoder
-
-    def recorded(mel):  # type: ignore[no-untyped-def]
-        shapes.append((len(mel), mel.shape[2]))
-        return encode(mel)
-
-    monkeypatch.setattr(model, "encoder", recorded)
-    engine = Engine(model, 8)
+    windows = cut(short_windows(8), (100, 200, 100, 500, 100, 200, 100, 100))
+    with patch.object(model, "encoder", wraps=model.encoder) as encoder:
+        engine = Engine(model, 8)
+        run(engine, dict(enumerate(windows)))
     budget = engine.encode_batch * SHORT.window_frames
-    run(engine, dict(enumerate(cut(short_windows(8), (100, 200, 100, 500, 100, 200, 100, 100)))))
+    shapes = [call.args[0].shape[::2] for call in encoder.call_args_list]
     assert sum(count for count, _ in shapes) == 8
     assert {frames for _, frames in shapes} == {100, 200, 500}
     assert max(count * frames for count, frames in shapes) <= budget

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from slimwhisper.engine.filters import FILTERS, LogitFilter
 from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.hot_words.filter import HotWordFilter, hot_words
-from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.model import Model
 from tests.support.windows import (
     CPU,
@@ -65,25 +64,17 @@ def test_the_same_texts_wherever_the_draft_is_wrong(
 
 
 def test_right_drafts_are_read_in_one_pass(
-    model: Model, asked: list[Window], plain: list[Decoded], monkeypatch: pytest.MonkeyPatch
+    model: Model, asked: list[Window], plain: list[Decoded]
 ) -> None:
     """Of windows that came encoded: on a CPU, too, their texts start together, and have ended."""
     mels = [w.mel for w in asked if w.mel is not None]
     encoded = [
         replace(w, mel=model.encoder(mel[None])[0]) for w, mel in zip(asked, mels, strict=True)
     ]
-    calls: list[str] = []
-    for name in ("prefill", "step"):
-        old = getattr(Decoder, name)
-
-        def counted(self: Decoder, *rest: Any, name: str = name, old: Any = old, **kw: Any) -> Any:
-            calls.append(name)
-            return old(self, *rest, **kw)
-
-        monkeypatch.setattr(Decoder, name, counted)
-    found = decode(model, drafted(encoded, [p.tokens for p in plain]), 6)
+    with patch.object(model, "decoder", Mock(wraps=model.decoder)) as decoder:
+        found = decode(model, drafted(encoded, [p.tokens for p in plain]), 6)
     assert_same(found, plain)
-    assert calls.count("prefill") == 1 and calls.count("step") <= 2
+    assert decoder.prefill.call_count == 1 and decoder.step.call_count <= 2
     assert all(f.drafted >= len(f.tokens) - 1 for f in found)
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.engine.engine import Engine
@@ -48,6 +47,7 @@ from tests.support.windows import (
     short_model,
     short_windows,
     step,
+    with_rules,
 )
 
 SEVERAL = [*SEARCHES[:2], SEARCHES[4], (Search(beams=4, patience=0.5), (0.0,))]
@@ -107,18 +107,11 @@ def test_answers_do_not_depend_on_neighbours(
     assert_same_answers(found, [alone[i] for i in chosen])
 
 
-def test_no_row_waits_for_another_s_end(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_waits_for_another_s_end(model: Model) -> None:
     """While windows wait, every step runs with all slots."""
-    batches: list[int] = []
-    step = model.decoder.step
-
-    def spy(tokens: Tensor, *rest: object) -> Tensor:
-        batches.append(len(tokens))
-        return step(tokens, *rest)
-
-    monkeypatch.setattr(model.decoder, "step", spy)
-    requests = short_windows(9)
-    total = sum(len(d.tokens) for d in decode(model, requests, slots=3))
+    with patch.object(model.decoder, "step", wraps=model.decoder.step) as spy:
+        total = sum(len(d.tokens) for d in decode(model, short_windows(9), slots=3))
+    batches = [len(call.args[0]) for call in spy.call_args_list]
     assert max(batches) == 3
     # rows shrink only when nothing waits any more: at most the two slots' last windows
     tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
@@ -194,10 +187,7 @@ def test_windows_wait_for_pages(
     """Pages for the whole context of one window, and many texts of a quarter of it: whoever gives
     pages back begins again, and every text is the same.
     """
-    requests = [
-        replace(w, rules=replace(w.rules, sample_len=100))  # type: ignore[type-var]
-        for w in short_windows(9, temperatures=temperatures)
-    ]
+    requests = [with_rules(w, sample_len=100) for w in short_windows(9, temperatures=temperatures)]
     expected = decode(model, requests, 3, search)
     pages = (search or Search()).least_pages(SHORT.n_text_ctx)
     engine = Engine(model, 9, search, pages=pages)

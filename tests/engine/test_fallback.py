@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-import torch
 
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.runner import GroupRunner
@@ -25,26 +25,6 @@ BASE: dict[str, Any] = {
 }
 
 
-class Watch:
-    """Counts what goes through a model."""
-
-    def __init__(self, model: SlimWhisper, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.encoded = 0
-        self.started: list[float] = []  # the temperature of each text begun
-        encoder, start = model.network.encoder, GroupRunner.start
-
-        def encode(mels: torch.Tensor) -> torch.Tensor:
-            self.encoded += len(mels)
-            return encoder(mels)
-
-        def begin(runner: GroupRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
-            self.started += [t.window.attempt.temperature for t in tickets]
-            start(runner, first, tickets, *rest)
-
-        monkeypatch.setattr(model.network, "encoder", encode)
-        monkeypatch.setattr(GroupRunner, "start", begin)
-
-
 @pytest.fixture(scope="module")
 def model() -> SlimWhisper:
     return SlimWhisper(short_model())
@@ -58,11 +38,18 @@ def test_when_all_fail_at_once_no_window_is_lost(
     options = {**BASE, **search, "logprob_threshold": 1.0}  # no text is that likely
     some = RECORDINGS[:4]
     alone = [model.transcribe(a, **options) for a in some]
-    watch = Watch(model, monkeypatch)
-    found = transcribe_each(model, some, **options, batch_size=len(some))
+    start, started = GroupRunner.start, list[float]()  # the temperature of each text begun
+
+    def begin(runner: GroupRunner, first: int, tickets: Sequence[Ticket], *rest: Any) -> None:
+        started.extend(t.window.attempt.temperature for t in tickets)
+        start(runner, first, tickets, *rest)
+
+    monkeypatch.setattr(GroupRunner, "start", begin)
+    with patch.object(model.network, "encoder", wraps=model.network.encoder) as encoder:
+        found = transcribe_each(model, some, **options, batch_size=len(some))
     assert [s["temperature"] for r in found for s in r["segments"]] == [LADDER[-1]] * len(some)
-    assert watch.encoded == len(some)
-    assert [watch.started.count(heat) for heat in LADDER] == [len(some)] * len(LADDER)
+    assert sum(len(call.args[0]) for call in encoder.call_args_list) == len(some)
+    assert [started.count(heat) for heat in LADDER] == [len(some)] * len(LADDER)
     for ours, other in zip(found, alone, strict=True):
         assert not differences(ours, other)
 

@@ -28,6 +28,7 @@ from tests.support.windows import (
     run,
     short_model,
     short_windows,
+    with_rules,
 )
 
 LIMITS = [(1.0, 0), (1.3, 0), (1.0, 2), (0.7, 3), (50.0, 1), (1.0, 5)]  # penalty, n-gram
@@ -59,9 +60,8 @@ def test_rows_are_limited_as_by_plain_loops(
 
 
 def limited(window: Window, penalty: float, ngram: int, sample_len: int | None = None) -> Window:
-    assert window.rules is not None
-    kept = replace(window.rules, repetition_penalty=penalty, no_repeat_ngram_size=ngram)
-    return replace(window, rules=replace(kept, sample_len=sample_len or kept.sample_len))
+    kept = with_rules(window, repetition_penalty=penalty, no_repeat_ngram_size=ngram)
+    return with_rules(kept, sample_len=sample_len) if sample_len else kept
 
 
 @cache
@@ -85,9 +85,8 @@ def free(count: int, temperature: float = 0.0, sample_len: int = 14) -> list[Win
 
 
 def biased(window: Window, lines: tuple[str, ...] | None, bonus: float = 5.0) -> Window:
-    assert window.rules is not None
     words = None if lines is None else hot_words(VOCABULARY, lines, bonus)
-    return replace(window, rules=replace(window.rules, bonuses=words))
+    return with_rules(window, bonuses=words)
 
 
 def by_limits(model: Model, windows: Sequence[Window]) -> list[Window]:

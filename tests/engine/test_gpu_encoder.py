@@ -1,7 +1,6 @@
 """The encoder on a pretend GPU: on its own stream, beside the steps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.kernels.graphs import stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made, requests
-from tests.support.windows import CPU, Asker, step
+from tests.support.windows import CPU, Asker, step, with_rules
 
 
 @pytest.mark.slow
@@ -77,30 +76,28 @@ def test_batches_are_recorded_by_size_and_half(divides: bool) -> None:
             assert streams[0].number != streams[1].number  # type: ignore[attr-defined]
 
 
-def test_how_many_windows_are_encoded_ahead() -> None:
+def test_how_many_windows_are_encoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to as many as there are rows, where their audio is small, or memory is free."""
     small, large = (made(forms, CPU) for forms in (("e", "x"), ("kv", "kv")))
     size = CrossCache(large.plan, 1, large.dims.n_audio_ctx).nbytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "choose_encode_batch", lambda _: ENCODE_BATCH)
-        patch.setattr(engine_module, "free_bytes", lambda _: 1000 * size)
-        assert [slots_ahead(small, n) for n in (1, 24, 40, 64, 256)] == [24, 24, 40, 64, 64]
-        patch.setattr(engine_module, "AHEAD_BYTES", 30 * size)
-        assert [slots_ahead(large, n) for n in (1, 64, 256)] == [24, 30, 30]
-        patch.setattr(engine_module, "AHEAD_BYTES", 3 * size)
-        assert slots_ahead(large, 64) == 24
-        patch.setattr(engine_module, "free_bytes", lambda _: 30 * size)
-        assert [slots_ahead(large, n) for n in (2, 10, 30, 40)] == [7, 5, 0, 0]
+    monkeypatch.setattr(engine_module, "choose_encode_batch", lambda _: ENCODE_BATCH)
+    monkeypatch.setattr(engine_module, "free_bytes", lambda _: 1000 * size)
+    assert [slots_ahead(small, n) for n in (1, 24, 40, 64, 256)] == [24, 24, 40, 64, 64]
+    monkeypatch.setattr(engine_module, "AHEAD_BYTES", 30 * size)
+    assert [slots_ahead(large, n) for n in (1, 64, 256)] == [24, 30, 30]
+    monkeypatch.setattr(engine_module, "AHEAD_BYTES", 3 * size)
+    assert slots_ahead(large, 64) == 24
+    monkeypatch.setattr(engine_module, "free_bytes", lambda _: 30 * size)
+    assert [slots_ahead(large, n) for n in (2, 10, 30, 40)] == [7, 5, 0, 0]
 
 
 def test_others_decode_while_a_window_is_encoded() -> None:
     """And a window that is given up meanwhile leaves its slot."""
     first, second = requests(2)
-    rules = replace(first.rules, sample_len=30)  # type: ignore[type-var]
     with pretend_cuda() as gpu:
         engine = Engine(made(("e", "x"), torch.device("cuda")), 2, None, 4)
         owners = Asker(), Asker()
-        engine.submit(owners[0], replace(first, rules=rules))
+        engine.submit(owners[0], with_rules(first, sample_len=30))
         step(engine)
         engine.submit(owners[1], second)
         with gpu.counting() as counts:

@@ -24,6 +24,7 @@ from tests.support.windows import (
     assert_same_answers,
     of_every_kind,
     step,
+    with_rules,
 )
 
 CURRENT = torch.device("cuda")
@@ -115,8 +116,8 @@ def test_nobody_waits_for_the_gpu(search: Search | None, phrases: int | None) ->
         model = made(("e", "x"), CURRENT, torch.float16)
         engine = Engine(model, 3, search, 4)
         for window in requests(3):
-            rules = replace(window.rules, sample_len=60, bonuses=words)  # type: ignore[type-var]
-            engine.submit(owner, replace(window, rules=rules, logprobs=True))
+            changed = with_rules(window, sample_len=60, bonuses=words)
+            engine.submit(owner, replace(changed, logprobs=True))
         step(engine)
         looks = 0
         for i in range(12):
@@ -137,8 +138,7 @@ def test_an_admission_is_one_upload_and_one_graph() -> None:
         engine = Engine(made(("e", "x"), CURRENT, torch.float16), 1)
         owner, started, uploads = Asker(), list[Counter[str]](), list[int]()
         for window in requests(1) * 4:
-            rules = replace(window.rules, sample_len=3)  # type: ignore[type-var]
-            engine.submit(owner, replace(window, rules=rules))
+            engine.submit(owner, with_rules(window, sample_len=3))
         tickets = engine.group_runners[0].group.tickets
         while not engine.idle:
             before = list(tickets)
@@ -162,10 +162,9 @@ def test_attention_has_few_shapes_whatever_the_prompts() -> None:
         engine = Engine(made(("e", "x"), CURRENT, torch.float16, 1), 8)
         owner = Asker()
         for n in lengths:
-            rules = replace(window.rules, sample_len=1 + n % 5)  # type: ignore[type-var]
             prompt = (*range(100, 100 + n), *window.prompt)
-            asked = replace(window, rules=rules, prompt=prompt, sot_index=n + window.sot_index)
-            engine.submit(owner, asked)
+            asked = replace(window, prompt=prompt, sot_index=n + window.sot_index)
+            engine.submit(owner, with_rules(asked, sample_len=1 + n % 5))
         while not engine.idle:
             step(engine)
     assert len(owner.answers) == 70

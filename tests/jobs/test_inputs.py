@@ -4,6 +4,7 @@ import io
 import os
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -276,20 +277,13 @@ def test_a_list_is_read_as_it_arrives() -> None:
 
 def test_a_tree_is_walked_lazily(monkeypatch: pytest.MonkeyPatch) -> None:
     touch(*(f"in/{a}/{b}/{c}.wav" for a in range(3) for b in range(3) for c in range(3)))
-    opened: list[object] = []
-    scandir = os.scandir
-
-    def counting(path: Path) -> object:
-        opened.append(path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", counting)
+    monkeypatch.setattr(os, "scandir", opened := Mock(wraps=os.scandir))
     walk = distinct(Inputs(["in"]).list())
     assert isinstance(next(walk), InputFile)
-    assert len(opened) == 3  # the top, and one folder of each level
-    assert len(list(walk)) == 26 and len(opened) == 13
+    assert opened.call_count == 3  # the top, and one folder of each level
+    assert len(list(walk)) == 26 and opened.call_count == 13
     assert isinstance(next(Inputs(["in/**/*.wav"]).list()), InputFile)
-    assert len(opened) <= 20
-    opened.clear()
+    assert opened.call_count <= 20
+    opened.reset_mock()
     listed = "".join(f"in/{a}/{b}/{c}.wav\n" for c in range(3) for a in range(3) for b in range(3))
-    assert len(outputs("-", stdin=listed.encode())) == 27 and len(opened) == 9
+    assert len(outputs("-", stdin=listed.encode())) == 27 and opened.call_count == 9

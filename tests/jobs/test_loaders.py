@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -35,17 +36,12 @@ def model() -> SlimWhisper:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[readers.ReaderProcess]]:
-    """The workers of the test; all must have ended with it."""
-    workers: list[readers.ReaderProcess] = []
-    start = readers.ReaderProcess.__init__
-
-    def noted(self: readers.ReaderProcess) -> None:
-        start(self)
-        workers.append(self)
-
-    monkeypatch.setattr(readers.ReaderProcess, "__init__", noted)
-    yield workers
+def started() -> Iterator[Any]:
+    """Starts the workers of the test; all must have ended with it."""
+    kind = readers.ReaderProcess
+    with patch.object(kind, "__init__", autospec=True, side_effect=kind.__init__) as start:
+        yield start
+    workers = [call.args[0] for call in start.call_args_list]
     assert workers and all(worker.returncode is not None for worker in workers)
 
 
@@ -68,11 +64,11 @@ def outcomes(model: SlimWhisper, paths: list[Path], **options: Any) -> dict[str,
     return found
 
 
-def test_the_same_results(model: SlimWhisper, folder: Path, started: list[Any]) -> None:
+def test_the_same_results(model: SlimWhisper, folder: Path, started: Any) -> None:
     paths = [*sorted(folder.iterdir()), folder / "gone.wav", folder / "a\nb.wav", folder]
     for cut in (False, True):
         threads = outcomes(model, paths, loaders=0, allow_truncated=cut)
-        assert len(started) == 2 * cut
+        assert started.call_count == 2 * cut
         assert outcomes(model, paths, loaders=2, allow_truncated=cut) == threads
         assert sum(isinstance(text, str) for text in threads.values()) == 3 + cut
     assert isinstance(threads["cut.flac"], str)
@@ -80,7 +76,7 @@ def test_the_same_results(model: SlimWhisper, folder: Path, started: list[Any]) 
 
 @pytest.mark.parametrize("end", ["closed", "failed", "sources"])
 def test_no_process_is_left(
-    model: SlimWhisper, folder: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch, end: str
+    model: SlimWhisper, folder: Path, started: Any, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """After the caller stops early, the engine fails, or the list of sources does."""
 
@@ -169,14 +165,13 @@ def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) ->
 
 
 def test_a_recording_whose_readers_are_killed_stays_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a system kills them that is short of memory: the next run reads the file."""
     killed = f"import os, {readers.__name__} as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
     command = [*"transcribe --model digits --loaders 2 --journal True -f txt -o".split()]
     command += [str(tmp_path), str(PHONE)]
-    with monkeypatch.context() as patch:
-        patch.setattr(readers, "COMMAND", [sys.executable, "-c", f"{killed}; r.main()"])
+    with patch.object(readers, "COMMAND", [sys.executable, "-c", f"{killed}; r.main()"]):
         assert main(command) == 1
     assert "phone-number.wav: its decoder was killed twice" in capsys.readouterr().err
     (line,) = (tmp_path / JOURNAL_NAME).read_text().splitlines()

@@ -80,22 +80,18 @@ def test_containers(store: Any, run: Any) -> None:
     assert written == {f"out/{name}.txt": text for name, text in texts.items()}
 
 
-def test_a_store_that_does_not_answer(
-    store: Any, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_answer(store: Any, run: Any) -> None:
     """Its recordings have not failed: the next run tries them again."""
     fill(store, {"in/a.wav": "one", "in/b.wav": "two"})
     broken = Mock(side_effect=OSError("503 from https://h/x?Signature=s3cret"))
-    with monkeypatch.context() as patch:
-        patch.setattr(type(store), "cat_file", broken)
+    with patch.object(type(store), "cat_file", broken):
         first = run("memory://in", "-o", "out", "-f", "txt")
     assert first.status == 1 and "s3cret" not in first.err
     assert first.err.count("cannot be read from its store (503 from https://h/x)") == 2
     assert "s3cret" not in Path("out/slimwhisper-journal.jsonl").read_text()
     assert "2 of 2 files transcribed" in run("memory://in", "-o", "out", "-f", "txt").err
 
-    with monkeypatch.context() as patch:
-        patch.setattr(type(store), "pipe_file", broken)
+    with patch.object(type(store), "pipe_file", broken):
         first = run("memory://in", "-o", "memory://out", "-f", "txt")
     assert first.status != 0 and "cannot be written (503" in first.err and "s3cret" not in first.err
     assert "2 of 2 files transcribed" in run("memory://in", "-o", "memory://out", "-f", "txt").err

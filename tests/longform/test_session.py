@@ -391,22 +391,20 @@ def test_the_window_is_partitioned(stamps: list[int], frames: int, after: int, e
 
 
 @pytest.mark.parametrize(
-    ("stamps", "times"),
+    ("span", "stamps", "times"),
     [
-        ((0, 5, 5, 12), [(30, 35), (35, 40)]),  # the recording ends at 40 s
-        ((0, 12, 12, 14), [(30, 39.98), (39.98, 40)]),  # the text stays
-        ((11, 12, 21, 29), [(39.96, 39.98), (39.98, 40)]),
-        ((0, 9, 9, 9, 12, 12), [(30, 39), (39, 39), (40, 40)]),  # without a length, as in whisper
+        # of a recording that ends at 40 s
+        ((3_000, 1_000, 4_000), (0, 5, 5, 12), [(30, 35), (35, 40)]),
+        ((3_000, 1_000, 4_000), (0, 12, 12, 14), [(30, 39.98), (39.98, 40)]),  # the text stays
+        ((3_000, 1_000, 4_000), (11, 12, 21, 29), [(39.96, 39.98), (39.98, 40)]),
+        # without a length, as in whisper
+        ((3_000, 1_000, 4_000), (0, 9, 9, 9, 12, 12), [(30, 39), (39, 39), (40, 40)]),
+        ((3_000, 1_000, 6_000), (0, 12), [(30, 42)]),  # a clip that ends earlier, as in whisper
+        ((3_999, 1, 4_000), (0, 12), [(39.99, 40)]),
     ],
 )
 def test_nothing_ends_after_the_recording(
-    stamps: tuple[float, ...], times: list[tuple[float, float]]
+    span: tuple[int, int, int], stamps: tuple[float, ...], times: list[tuple[float, float]]
 ) -> None:
-    found = cut(WindowSpan(3_000, 1_000, 4_000, 3_000), pairs(*stamps))
+    found = cut(WindowSpan(*span, 3_000), pairs(*stamps))
     assert [(start, end) for start, end, _ in found] == [pytest.approx(pair) for pair in times]
-
-
-def test_a_clip_that_ends_earlier_is_as_in_whisper() -> None:
-    for span, start, end in (((3_000, 1_000, 6_000), 30, 42), ((3_999, 1, 4_000), 39.99, 40)):
-        ((first, last, _),) = cut(WindowSpan(*span, 3_000), pairs(0, 12))
-        assert (first, last) == pytest.approx((start, end))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -122,14 +123,10 @@ def test_people_who_speak_at_once_stay_so(digits: SlimWhisper, talk: Call) -> No
 
 def steps(model: SlimWhisper, audio: np.ndarray, **options: Any) -> tuple[int, Transcript]:
     """The slots that were in use, added up over all steps; and the transcript."""
-    used: list[int] = []
-
-    def count(filled: int, slots: int, seconds: float) -> None:
-        used.append(filled)
-
-    ((_, result),) = model.transcribe_many([audio], on_step=count, **options)
+    on_step = Mock()
+    ((_, result),) = model.transcribe_many([audio], on_step=on_step, **options)
     assert isinstance(result, Transcript)
-    return sum(used), result
+    return sum(call.args[0] for call in on_step.call_args_list), result
 
 
 def test_a_silent_channel_costs_nothing(digits: SlimWhisper, talk: Call) -> None:

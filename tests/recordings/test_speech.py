@@ -232,8 +232,7 @@ def test_pieces_are_sessions_of_their_own(digits: SlimWhisper, phrases: Phrases)
 
 def test_logprobs_follow_segments_that_are_cut_anew() -> None:
     def segment(*tokens: int, logprobs: list[float] | None = None) -> Segment:
-        fields = (0, 0, 0.0, 1.0, "", list(tokens), 0.0, -1.0, 1.0, 0.0)
-        return Segment(*fields, token_logprobs=logprobs)
+        return replace(plain_segment(0, 0, 0.0, 1.0, "", [*tokens]), token_logprobs=logprobs)
 
     before = [segment(7, 8, logprobs=[-1.0, -2.0]), segment(7, 9, logprobs=[-3.0, -4.0])]
     result = with_logprobs([segment(7), segment(8, 7, 9), segment()], before)

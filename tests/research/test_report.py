@@ -17,8 +17,6 @@ from slimwhisper.research.report import PAPER_MODELS, make_report, print_report
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
 from tests.support.command import RunCLI
 
-CPU = torch.device("cpu")
-
 # The paper's table for Whisper, cell by cell: tiny, base, small, medium, large
 PAPER_TABLE = {
     "E, one copy for all layers": "0.6 0.8 1.2 1.5 1.9",

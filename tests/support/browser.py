@@ -51,6 +51,10 @@ class BrowserPage:
         """Close it as its user would."""
         self.context.close()
 
+    def asks(self) -> bool:
+        """Whether the browser would ask before it leaves the page."""
+        return not self.page.evaluate("dispatchEvent(new Event('beforeunload', {cancelable: 1}))")
+
     def go(self, *files: Any) -> None:
         """Add files, or {"name", "mimeType", "buffer"}, and transcribe them."""
         paths = [str(f) if isinstance(f, Path) else f for f in files]
@@ -68,6 +72,12 @@ class BrowserPage:
             ").length === n",
             arg=count,
         )
+
+    def transcribed(self, *files: Any) -> Any:
+        """What is shown of the first file once all have ended."""
+        self.go(*files)
+        self.ended(len(files))
+        return self.page.locator(".sw-file").first
 
     def card(self, name: str) -> Any:
         """What is shown of one file."""

@@ -18,9 +18,9 @@ from slimwhisper.app.service.host import Models
 MODELS = Models("digits")
 
 
-def form_of(*fields: tuple[str, str]) -> FormData:
+def form_of(*fields: tuple[str, str], file: str = "file") -> FormData:
     """A form with a file and these fields."""
-    return FormData([("file", UploadFile(io.BytesIO(b"audio"), filename="a.wav")), *fields])
+    return FormData([(file, UploadFile(io.BytesIO(b"audio"), filename="a.wav")), *fields])
 
 
 def wanted(*fields: tuple[str, str], task: str = "transcribe") -> TranscriptionRequest:

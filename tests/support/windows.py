@@ -160,6 +160,10 @@ class Asked:
     then: tuple[Request, ...] = ()
 
 
+def with_rules(window: Window, **changes: object) -> Window:
+    return replace(window, rules=replace(window.rules, **changes))  # type: ignore[type-var, arg-type]
+
+
 def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
     """Eight windows, each asking for other things than its neighbours. exact: so is the cache of
     their audio, which need not be a whole window's.
@@ -168,9 +172,6 @@ def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
     heard = mels[0].shape[1] * 3 // 10 * 2  # frames
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
     hot, again = Retry(Attempt(0.6, (1,))), replace(plain[2], mel=None)
-
-    def with_rules(window: Window, **changes: object) -> Window:
-        return replace(window, rules=replace(window.rules, **changes))  # type: ignore[type-var, arg-type]
 
     def with_words(window: Window, *lines: str) -> Window:
         return with_rules(window, bonuses=hot_words(VOCABULARY, lines, 9.0))

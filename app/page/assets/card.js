@@ -74,8 +74,8 @@ export class Card {
     }
     this.wave?.draw();
     if (file.state === "done") this.addDownloads();
+    else if (this.ended && file.text) this.showFoot(this.copy);
     if (file.unscripted.length) this.addUnscripted();
-    if (file.state === "stopped" && file.text) this.showFoot(this.copy);
   }
 
   // Speech that is not in the text that was aligned; a click plays it.
@@ -88,10 +88,11 @@ export class Card {
   }
 
   showText(text) {
-    const none = this.file.state === "done" && !text;
+    const none = this.file.state === "done" && !text && !this.segments.views.length;
     this.text.textContent = none ? "No speech was found." : text;
     this.text.classList.toggle("sw-none", none);
     this.text.hidden = !this.text.textContent;
+    this.copy.hidden = !text;
   }
 
   addSound() {
@@ -145,6 +146,7 @@ export class Card {
   }
 
   apply({ segments, text }) {
+    this.unkept = true;  // until it is downloaded
     this.showText(text);
     this.segments.apply(segments);
     this.wave?.draw();
@@ -159,7 +161,7 @@ export class Card {
       link.setAttribute("aria-label", `Download ${format} of ${this.file.name}`);
       row.append(link);
     }
-    this.showFoot(...(this.file.text ? [this.copy] : []), row);
+    this.showFoot(this.copy, row);
   }
 
   showFoot(...parts) {

@@ -39,9 +39,9 @@ export async function copy(text, from) {
     area.remove();
     from.focus();
   }
-  const before = from.textContent;
+  from.dataset.label ??= from.textContent;
   from.textContent = "Copied";
-  setTimeout(() => { from.textContent = before; }, 1500);
+  setTimeout(() => { from.textContent = from.dataset.label; }, 1500);
 }
 
 // Whether an event belongs to a text field.

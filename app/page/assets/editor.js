@@ -44,7 +44,7 @@ export function openEditor({ element, tag, text, label, maxLength, select, save,
     field.setAttribute("aria-busy", "true");
     try {
       await save(newText);
-      close(focus);
+      close(focus && document.activeElement === field);
     } catch (problem) {
       state = "open";
       field.readOnly = false;

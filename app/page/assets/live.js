@@ -105,6 +105,7 @@ class Live {
   }
 
   receive(event) {
+    if (this.utterances.gone.has(event.item_id)) return;
     const utterance = event.item_id && this.utterances.get(event.item_id, this.sound.now);
     switch (event.type.replace("conversation.item.input_audio_transcription.", "")) {
       case "input_audio_buffer.speech_started":
@@ -240,6 +241,7 @@ class Live {
     this.unsaved = false;
     this.showProblem("");
     this.refresh();
+    this.endIfComplete();
   }
 
   async save(format) {

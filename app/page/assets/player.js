@@ -17,7 +17,10 @@ class Player {
     this.makeTools();
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("beforeunload", (event) => {
-      if (hasUnsaved() || this.cards.some((card) => card.corrections?.waiting)) event.preventDefault();
+      const isLost = (card) => !card.ended || card.corrections?.waiting || card.unkept;
+      if (!hasUnsaved() && !this.cards.some(isLost)) return;
+      event.preventDefault();
+      setTimeout(() => this.disconnected());
     });
   }
 
@@ -58,15 +61,19 @@ class Player {
     if (this.announcer.textContent !== text) this.announcer.textContent = text;
   }
 
+  // Wait until the corrections of these cards are saved, that of a field which the click has left, too.
+  async saved(cards = this.cards) { await Promise.all(cards.map((card) => card.corrections?.last)); }
+
   // A link to a file of these cards; it waits until their corrections are saved.
   download(path, text, cards) {
     const link = make("a", "sw-download", text);
     link.href = this.address(path);
     link.download = "";
     link.addEventListener("click", async (event) => {
+      for (const card of cards) card.unkept = false;
       if (!cards.some((card) => card.corrections?.waiting)) return;
       event.preventDefault();
-      await Promise.all(cards.map((card) => card.corrections?.last));
+      await this.saved(cards);
       link.click();
     });
     return link;
@@ -86,6 +93,7 @@ class Player {
 
   // action: "undo" or "redo"
   async stepHistory(action) {
+    await this.saved();
     const changed = await this.attempt(() => this.history[action]());
     if (!changed) return;
     this.announce(action === "undo" ? "Undone" : "Redone");
@@ -93,12 +101,22 @@ class Player {
   }
 
   key(event) {
-    if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event) || this.tools.hidden) return;
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || inField(event)) return;
+    if (!this.tools.checkVisibility()) return;  // in another tab, say
     const key = event.key.toLowerCase();
     if (key === "z") this.stepHistory(event.shiftKey ? "redo" : "undo");
     else if (key === "y") this.stepHistory("redo");
     else return;
     event.preventDefault();
+  }
+
+  // The user stays, but Gradio has disconnected: the run has ended, and Gradio will reload the page, which asks again.
+  disconnected() {
+    if (this.cards.every((card) => card.ended)) return;
+    for (const card of this.cards) {
+      card.unkept = true;
+      if (!card.ended) card.update({ ...card.file, state: "failed", message: "The connection was lost." });
+    }
   }
 
   // Called after each correction.

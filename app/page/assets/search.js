@@ -28,8 +28,8 @@ export class Search {
     this.steps = [["Previous", -1], ["Next", 1]].map(
       ([text, step]) => button("sw-tool", text, () => this.step(step)));
     this.replacing = [
-      button("sw-tool", "Replace", () => this.replace(this.matches.slice(this.at, this.at + 1))),
-      button("sw-tool", "Replace all", () => this.replace(this.matches)),
+      button("sw-tool", "Replace", () => this.replace(false)),
+      button("sw-tool", "Replace all", () => this.replace(true)),
     ];
     const row = make("span", "sw-search-row");
     row.append(...this.steps, ...this.replacing, this.count);
@@ -110,10 +110,16 @@ export class Search {
     CSS.highlights.set(CURRENT, new Highlight(...ranges(current ? [current] : [])));
   }
 
-  async replace(matches) {
+  // all: or only the current match
+  async replace(all) {
     const replacement = this.replacement.value;
+    const current = this.matches[this.at];
+    await this.player.saved();  // then the matches are found again
+    const isCurrent = ({ card, index, start }) => (
+      card === current.card && index === current.index && start === current.start);
+    const matches = this.matches.filter((match) => all || isCurrent(match));
     const files = Map.groupBy(matches, (match) => match.card);
-    const at = matches.length === 1 ? this.at : 0;
+    const at = Math.max(this.matches.indexOf(matches[0]), 0);
     await this.player.attempt(async () => {
       const changed = [];
       let count = 0;

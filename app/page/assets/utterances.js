@@ -85,12 +85,15 @@ export class Utterances {
     });
     this.wordTime = make("p", "sw-note", "", { role: "status" });
     this.announcer = make("div", "sw-announced", "", { role: "log" });
+    this.items = new Map();  // by the server's names; other connections have others
+    this.gone = new Set();  // names of what was cleared
     this.clear();
   }
 
   clear() {
     this.all = [];
-    this.items = new Map();  // by the server's names; other connections have others
+    for (const item of this.items.keys()) this.gone.add(item);
+    this.items.clear();
     this.root.replaceChildren();
     this.announcer.replaceChildren();
     this.wordTime.textContent = "";

@@ -1,5 +1,6 @@
 """Servers that are attacked. Every test leaves them as they were."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +33,11 @@ def nothing_stays_behind(request: pytest.FixtureRequest, folder: Path) -> Iterat
             assert live.post(files={"file": PHONE.read_bytes()}, headers=KEY).status_code == 200
     with unharmed(*used):
         yield
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """No error, and no traceback in the log."""
+    yield
+    assert not [r for r in caplog.get_records("call") if r.levelno >= logging.ERROR]
+    assert "Traceback" not in "".join(capfd.readouterr())

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -149,19 +150,14 @@ def test_no_file_can_be_opened(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.1)
-    live, tries = begin(wyoming=free_port()), 0
-
-    def accept(_: socket.socket) -> None:
-        nonlocal tries
-        tries += 1
-        raise OSError(errno.EMFILE, "Too many open files")
-
+    live = begin(wyoming=free_port())
+    accept = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
     with monkeypatch.context() as patched, connected(live) as first:
         patched.setattr(socket.socket, "accept", accept)
         with connected(live, HEALTH) as waits, connected(live, HEALTH):
-            assert eventually(lambda: tries > 5)
+            assert eventually(lambda: accept.call_count > 5)
             time.sleep(0.5)
-            assert tries < 30, "one a try, not one for each connection that could wait"
+            assert accept.call_count < 30, "one a try, not one for each connection that could wait"
             patched.undo()
             assert waits.recv(100).startswith(b"HTTP/1.1 200 ")
         first.sendall(HEALTH)

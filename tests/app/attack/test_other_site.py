@@ -1,6 +1,5 @@
 """A page of another site in Chromium: what it asks a browser to do here does nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,15 @@ WITH_KEY = """(url) => fetch(`${url}/v1/models`, { headers: { Authorization: "Be
   .then((answer) => answer.text())"""
 
 
-@pytest.fixture
-def site() -> Iterator[str]:
-    """Another site: for a browser, localhost is not the site 127.0.0.1."""
-    with serving() as server:
+def test_a_page_of_another_site(keyless: Live, keyed: Live, begin: Any) -> None:
+    """For a browser, localhost is not the site 127.0.0.1."""
+    port = keyless.url.rpartition(":")[2]
+    rebound = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    with serving() as server, chromium(rebound) as browser:
         server.pages["/"] = b"<title>other</title>"
         server.headers["Content-Type"] = "text/html"
-        yield server.url.replace("127.0.0.1", "localhost")
-
-
-def test_a_page_of_another_site(keyless: Live, keyed: Live, begin: Any, site: str) -> None:
-    open_to_it = begin(api_key="s3cret", allow_origins=(site,))
-    port = keyless.url.rpartition(":")[2]
-    rebound = "MAP evil.example 127.0.0.1"
-    with chromium(f"--host-resolver-rules={rebound}") as browser:
+        site = server.url.replace("127.0.0.1", "localhost")
+        open_to_it = begin(api_key="s3cret", allow_origins=(site,))
         context = browser.new_context()
         login = {"username": "any", "password": "s3cret"}
         answer = context.request.post(f"{keyed.url}/login", form=login)

@@ -1,6 +1,5 @@
 """Requests for many kinds of search at once: the memory of all caches together is bounded."""
 
-import queue
 import weakref
 from collections.abc import Iterator
 from itertools import product
@@ -15,9 +14,10 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.engine.engine import Engine, slot_bytes
 from slimwhisper.engine.requests import Search
-from slimwhisper.live.types import LiveEvent, LiveOptions, UtteranceEnded
+from slimwhisper.live.types import UtteranceEnded
 from slimwhisper.service import transcriber as module
 from slimwhisper.service.shared_engine import SharedEngine
+from tests.app.test_streams import OpenedStream
 from tests.support.service_jobs import DIGITS, Make, Upload
 from tests.support.spoken import SAMPLES
 
@@ -38,16 +38,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A second and a half of speech."""
     path = tmp_path_factory.mktemp("short") / "short.wav"
     soundfile.write(path, slimwhisper.load_audio(SAMPLES / "door-code.mp3")[:24_000], 16_000)
-    return path
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Path:
-    """Three windows with a little speech in each."""
-    path = tmp_path_factory.mktemp("long") / "long.wav"
-    speech = slimwhisper.load_audio(short)
-    pause = np.zeros(25 * 16_000, np.float32)
-    soundfile.write(path, np.concatenate([speech, pause, speech, pause, speech]), 16_000)
     return path
 
 
@@ -109,22 +99,23 @@ def test_what_can_never_fit_runs_alone(
 
 @pytest.mark.slow
 def test_streams_go_on_beside_other_kinds(
-    make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path, long: Path
+    make: Make, model: SlimWhisper, cache_sizes: list[int], short: Path, tmp_path: Path
 ) -> None:
     """What speaks does not wait for recordings, nor do they wait until all have spoken."""
-    service = make(batch_size=4, first=DIGITS)
-    before = Upload(service, long, beam_size=2)
-    events: queue.SimpleQueue[LiveEvent | None] = queue.SimpleQueue()
-    stream = service.open_stream(DIGITS, LiveOptions(language="en"), events.put)
-    stream.append(slimwhisper.load_audio(short))
-    stream.commit()
-    while not isinstance(events.get(timeout=60), UtteranceEnded):
+    service, speech = make(batch_size=4, first=DIGITS), slimwhisper.load_audio(short)
+    pause = np.zeros(25 * 16_000, np.float32)
+    windows = np.concatenate([speech, pause, speech, pause, speech])  # three
+    soundfile.write(tmp_path / "long.wav", windows, 16_000)
+    before = Upload(service, tmp_path / "long.wav", beam_size=2)
+    opened = OpenedStream(service, language="en")
+    opened.stream.append(speech)
+    opened.stream.commit()
+    while not isinstance(opened.events.get(timeout=60), UtteranceEnded):
         pass
     beside = Upload(service, short, beam_size=3)
     assert beside.text, "while the stream is open"
-    stream.finish()
-    while events.get(timeout=60) is not None:
-        pass
+    opened.stream.finish()
+    opened.until_the_end()
     assert before.text
     room = 4 * slot_bytes(model.network, Search())
     assert max(cache_sizes) <= room + smallest(model, {"beam_size": 3, "best_of": 1})

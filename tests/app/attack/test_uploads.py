@@ -1,6 +1,5 @@
 """Files that are sent to the page: they never fill the disk, and none is forgotten there."""
 
-import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from slimwhisper.app.page.files import FILES, TempFiles, page_folder
 from slimwhisper.app.page.gradio_guard import Uploads
 from tests.support.fuzz import examples
 from tests.support.live import Live, connected, eventually
-from tests.support.page_calls import call, clear_page, upload
+from tests.support.page_calls import call, upload
 from tests.support.paths import PHONE
 
 LIMIT = 300_000  # bytes of a file; the recording has 219,000
@@ -34,12 +33,6 @@ def folder(folder: Path) -> Iterator[Path]:
         yield found
 
 
-@pytest.fixture
-def live(page_server: Live) -> Iterator[Live]:
-    yield page_server
-    clear_page(page_server)
-
-
 def stored(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / FILES).rglob("*") if path.is_file())
 
@@ -49,13 +42,12 @@ def left(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_all_uploads_together_are_bounded(live: Live, folder: Path) -> None:
-    with httpx.Client(base_url=live.url, timeout=60) as client:
-        sent = [upload(client, PHONE) for _ in range(25)]
-        assert 14 * PHONE.stat().st_size < stored(folder) <= 16 * LIMIT
-        kind, said = call(client, sent[0])
-        assert kind == "error" and "no longer on the server. Add it again" in str(said)
-        assert call(client, sent[-1])[0] == "complete"
+def test_all_uploads_together_are_bounded(client: httpx.Client, folder: Path) -> None:
+    sent = [upload(client, PHONE) for _ in range(25)]
+    assert 14 * PHONE.stat().st_size < stored(folder) <= 16 * LIMIT
+    kind, said = call(client, sent[0])
+    assert kind == "error" and "no longer on the server. Add it again" in str(said)
+    assert call(client, sent[-1])[0] == "complete"
 
 
 PART = '--x\r\nContent-Disposition: form-data; name="files"; filename="a.wav"\r\n\r\n'
@@ -72,33 +64,33 @@ def half_sent(live: Live, number: int) -> socket:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Gradio's file
+@pytest.mark.usefixtures("client", "quiet")
 def test_nothing_of_an_upload_that_ends_early_stays(
-    live: Live, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    page_server: Live, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the log take a client that leaves for an error."""
     monkeypatch.setattr(gradio_guard, "PROGRESS_SECONDS", 0.01)
     with ExitStack() as clients:
         for number in range(4):
-            clients.enter_context(half_sent(live, number))
+            clients.enter_context(half_sent(page_server, number))
         assert eventually(lambda: len(left(folder)) == len(file_upload_statuses._statuses) == 4)
     assert eventually(lambda: left(folder) == [])
     assert eventually(lambda: not file_upload_statuses._statuses)
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_forms_that_are_refused_leave_nothing(live: Live, folder: Path) -> None:
-    url = f"{live.url}/gradio_api/upload"
+def test_forms_that_are_refused_leave_nothing(client: httpx.Client, folder: Path) -> None:
+    url = "/gradio_api/upload"
     nameless = f"{PART}abc\r\n" + PART.replace('name="files"; ', "")
     for content, kind in (
         *(("x", "multipart/form-data"), ("x", KIND), (nameless, KIND), ("{}", "application/json")),
     ):
-        answer = httpx.post(url, content=content, headers={"Content-Type": kind})
+        answer = client.post(url, content=content, headers={"Content-Type": kind})
         assert answer.status_code == 400, answer.text
         assert eventually(lambda: left(folder) == [])
-    large = httpx.post(url, files={"files": ("a.wav", bytes(LIMIT + 1))})
+    large = client.post(url, files={"files": ("a.wav", bytes(LIMIT + 1))})
     assert large.status_code == 413 and eventually(lambda: left(folder) == [])
-    with httpx.Client(base_url=live.url) as client:  # nobody can guess or replace what is taken
-        one, other = (Path(upload(client, PHONE)["path"]) for _ in range(2))
+    # nobody can guess or replace what is taken
+    one, other = (Path(upload(client, PHONE)["path"]) for _ in range(2))
     assert one.parents[1] != other.parents[1] and one.name == other.name == PHONE.name
 
 
