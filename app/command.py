@@ -146,9 +146,9 @@ def check_ports(host: str, **ports: int | None) -> None:
 def load_choice(a: argparse.Namespace, choice: ModelChoice) -> SlimWhisper:
     """Load a model with the server's flags; a cache form in `choice` replaces that of the flags.
 
-    The adapter and the draft belong to the server's own model; other models load without them.
+    The adapter belongs to the server's own model; other models load without it.
     """
-    changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None, "draft": None}
+    changes: dict[str, Any] = {} if choice.name == a.model else {"adapter": None}
     if choice.cache is not None:
         changes |= {"cache": choice.cache, **dict.fromkeys(OVERRIDES)}
     return load_chosen(a, name=choice.name, **changes)

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,7 +85,8 @@ def prompt_of(model: Model, windows: int) -> Callable[[], object]:
     """A call that reads prompts of `PROMPT` tokens for `windows` windows."""
     cache = DecoderCache(model.allocate_cross(windows), model.allocate_self(windows))
     pages = pages_of(model.dims.n_text_ctx)
-    rows = CacheRows.block(windows, pages=pages, device=model.device)
+    table = torch.arange(windows * pages, device=model.device).view(windows, pages)
+    rows = replace(CacheRows.block(windows, device=model.device), table=table)
     features = torch.randn(windows, model.dims.n_audio_ctx, model.dims.n_audio_state)
     cache.cross.put(rows.slots, features.to(model.device, model.dtype))
     tokens = torch.full((windows, PROMPT), 1000, device=model.device)

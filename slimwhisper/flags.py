@@ -197,11 +197,6 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
     add = FlagGroup(parser, "model").add
     add("--model_dir", **MODEL_DIR)
     add("--adapter", **ADAPTER)
-    add(
-        "--draft",
-        help="smaller model with the same encoder, such as distil-large-v3 for large-v3, that "
-        "drafts tokens: the same text, faster; not with beams or 8 windows and more [none]",
-    )
     add("--device", help="such as cpu, cuda or cuda:1 [a GPU if available]")
     add(
         *("--dtype", "--compute_type"),
@@ -244,7 +239,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, caches: bool = True) -> 
 
 
 _ARGUMENTS = (
-    "model_dir adapter draft device dtype audio_window cache cross_cache self_cache cache_dtype "
+    "model_dir adapter device dtype audio_window cache cross_cache self_cache cache_dtype "
     "strict_cache guard_audio cache_memory"
 ).split()
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from slimwhisper.audio.mel import calibration_mel
 from slimwhisper.cache.base import CrossLayer, DecodeStep, Rows
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.decoder_cache import CachePlan, CrossCache, DecoderCache, SelfCache
 from slimwhisper.cache.fold import Activations, Attention, Context, Folded, blocks_of, fold
 from slimwhisper.cache.forms import EXACT, Form, parse_form
 from slimwhisper.checkpoint.load import Checkpoint
@@ -171,7 +171,8 @@ def record_activations(
     mels = calibration_mel(dims.n_mels, dims.window_frames) if mel is None else mel
     windows = []
     for i, window_mel in enumerate(mels.reshape(-1, *mels.shape[-2:]).split(1)):
-        cache = DecoderCache.allocate(plan, 1, dims.n_audio_ctx, dims.n_text_ctx)
+        cross, self_ = CrossCache(plan, 1, dims.n_audio_ctx), SelfCache(plan, 1, dims.n_text_ctx)
+        cache = DecoderCache(cross, self_)
         rows, features = Rows.block(1), encoder(window_mel)
         cache.cross.put(rows.slots, features)
         if texts is None:

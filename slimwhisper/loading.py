@@ -41,7 +41,6 @@ def load_model(
     strict_cache: bool = False,
     guard_audio: AudioSource | None = None,
     adapter: str | PathLike[str] | None = None,
-    draft: str | PathLike[str] | None = None,
     cache_memory: int | str | None = None,
     audio_window: str | None = None,
     local_files_only: bool = False,
@@ -81,9 +80,6 @@ def load_model(
         guard_audio: Real speech for the exactness check of forms that need an inverse matrix.
         adapter: The folder or the Hugging Face id of a LoRA adapter in PEFT's format, which is
             merged into the weights.
-        draft: A smaller model with the same encoder, such as distil-large-v3 for large-v3. It
-            drafts tokens, of which the model verifies several in one pass: the same texts in fewer
-            steps. Beams are refused with it. See docs/guides/transcribing.md#drafts.
         cache_memory: The bytes for the cache of texts, as a number or such as "2GB". Texts take
             pages of 16 tokens as they grow. If the pages run out, the youngest windows wait, and
             start again later. None means enough for the context of every window, or a GPU's free
@@ -136,20 +132,21 @@ def load_model(
         logger.warning("%s is very slow on this %s; use auto", slow, kind)
     if device.type == "cpu" and library() is None and "SLIMWHISPER_KERNELS" not in os.environ:
         logger.warning("no compiled kernels: about half the speed; slimwhisper doctor says why")
-    read_any = partial(
+    read = partial(
         load_checkpoint,
+        name,
+        adapter=adapter,
         download_root=download_root,
         local_files_only=local_files_only,
         in_memory=in_memory,
     )
-    read = partial(read_any, name, adapter=adapter)
     checkpoint = read()
     if audio_window is not None:
         if audio_window not in AUDIO_WINDOWS:
             raise OptionError(f"audio_window {not_one_of(audio_window, AUDIO_WINDOWS)}")
         settings = replace(checkpoint.settings, audio_window=audio_window)
         checkpoint = replace(checkpoint, settings=settings)
-    chosen_by_user = cross_cache or self_cache or cache_dtype or draft or cache != "slim"
+    chosen_by_user = cross_cache or self_cache or cache_dtype or cache != "slim"
     if windows and check_count("windows", windows) <= FEW_WINDOWS and not chosen_by_user:
         weights = sum(t.numel() for t in checkpoint.state.values()) * compute_dtype.itemsize
         if has_room(device, windows * baseline_bytes(checkpoint.dims, compute_dtype), weights):
@@ -172,10 +169,6 @@ def load_model(
         raise CheckpointError(f"{problem}; choose a smaller model, or device cpu") from error
     model.check_audio_window(audio_window)
     model.cache_memory = memory
-    if draft is not None:
-        from slimwhisper.drafts.draft_model import load_draft, runner_of
-
-        model.draft = partial(runner_of, load_draft(read_any(draft), checkpoint, model))
     loaded = SlimWhisper(model)
     loaded.origin = ModelOrigin(load, read)
     return loaded

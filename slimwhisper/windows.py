@@ -15,7 +15,7 @@ from slimwhisper.longform.requests import Prompts, compression_ratio, make_rules
 from slimwhisper.option_group import plain_values
 from slimwhisper.options import Options, make_options
 from slimwhisper.service.source import Failed, Finished, Windows
-from slimwhisper.service.transcriber import Transcriber
+from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.tokens.vocabulary import language_code
 from slimwhisper.types import Dims
 
@@ -111,7 +111,7 @@ def run_windows(
         OptionError: When there is too little memory.
         Exception: When something else ends the engine.
     """
-    with transcriber.call(search, len(windows)) as call:
+    with Call(transcriber, search, len(windows)) as call:
         call.submit(Windows(windows))
         for event in call.run():
             if isinstance(event, Failed):

@@ -32,6 +32,7 @@ from slimwhisper.options import Options
 from slimwhisper.outputs import Layout
 from slimwhisper.recordings import passes as table
 from slimwhisper.service.source import Finished
+from slimwhisper.service.transcriber import Call
 from slimwhisper.types import Dims, Segment, Transcript
 from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
 from tests.support.command import RunCLI
@@ -159,7 +160,7 @@ def test_a_source_from_outside(random_paths: dict[str, Path]) -> None:
     transcriber = slimwhisper.load_model(random_paths["multilingual"], device="cpu").transcriber
     dims, sot = transcriber.model.dims, transcriber.model.vocabulary.sot
     mel = torch.zeros(dims.n_mels, dims.window_frames)
-    with transcriber.call(None, 2) as call:
+    with Call(transcriber, None, 2) as call:
         call.submit(Polyglot([Window(mel, (sot,), 0, rules=None)] * 3), "languages")
         *news, last = call.run()
     assert last == Finished("languages", [event.news for event in news])

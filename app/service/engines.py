@@ -20,7 +20,7 @@ from slimwhisper.live.stream import window_of_silence
 from slimwhisper.live.types import LiveOptions
 from slimwhisper.model.model import Model
 from slimwhisper.service.source import Windows
-from slimwhisper.service.transcriber import Transcriber
+from slimwhisper.service.transcriber import Call, Transcriber
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -104,7 +104,7 @@ class Engines:
         """
         if self.model is not None and not self.transcriber.used:
             network = self.network(options.window)
-            call = self.transcriber.call(Search(), emit=lambda _: None, model=network)
+            call = Call(self.transcriber, Search(), emit=lambda _: None, model=network)
             call.submit(Windows([window_of_silence(network, options)]))
             self.transcriber.run(lambda: not call.submissions)
 

@@ -34,6 +34,7 @@ from slimwhisper.live.types import LiveOptions
 from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import AnyRecording, RecordingSource
 from slimwhisper.service.source import Event, Failed, Finished, Progress
+from slimwhisper.service.transcriber import Call
 
 logger = logging.getLogger("slimwhisper.serve")
 
@@ -251,7 +252,7 @@ class Service:
             return
         job.recording, job.state = recording, JobState.RUNNING
         job.emit(JobStarted(recording.seconds))
-        call = self.engines.transcriber.call(search_of(recording.options), emit=self._receive)
+        call = Call(self.engines.transcriber, search_of(recording.options), emit=self._receive)
         job.submission = call.submit(RecordingSource(recording), job)
 
     def _receive(self, event: Event) -> None:

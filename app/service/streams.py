@@ -19,6 +19,7 @@ from slimwhisper.live.stream import Stream, as_samples, process_streams
 from slimwhisper.live.types import LiveEvent, LiveOptions, StreamFailed, TextUpdate
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Event, Failed
+from slimwhisper.service.transcriber import Call
 from slimwhisper.types import SAMPLE_RATE
 from slimwhisper.voice_activity import SpeechStream
 
@@ -138,7 +139,7 @@ class LiveStream:
             self._engines.load_for_users(self.model)
             network = self._engines.network(self.options.window)
             stream = Stream(network.facts, self.options)
-            call = self._engines.transcriber.call(Search(), emit=self._receive, model=network)
+            call = Call(self._engines.transcriber, Search(), emit=self._receive, model=network)
             self.stream, self._submission = stream, call.submit(stream)
         budget = PIECE
         while budget > 0 and self._inbox:

@@ -5,10 +5,11 @@ What runs on it leaves the other half to whatever runs beside it: docs/internals
 """
 
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+from slimwhisper._lazy import is_installed
 
 CAPABILITY = 90  # of Hopper: the kernel's instructions are those of 9.0 alone
 SHARE = 0.5  # of the multiprocessors
@@ -17,10 +18,7 @@ UNIT = 8  # multiprocessors that are divided together
 
 def has_bindings() -> bool:
     """Whether `cuda-bindings` is installed, with NVRTC."""
-    try:
-        return find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
+    return is_installed("cuda.bindings.nvrtc")
 
 
 def checked(answer: tuple[Any, ...]) -> Any:

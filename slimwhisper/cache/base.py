@@ -86,8 +86,7 @@ class _Copy:
 class Rows:
     """Which texts a call works on, and which slot each one reads.
 
-    The R rows of a call are W windows of `group` texts with `tokens` rows each; the rows of a
-    window are adjacent. A step of several tokens per text has one row for each token.
+    The R rows of a call are W windows of `group` texts; the rows of a window are adjacent.
     """
 
     ids: Tensor  # [R] int64: the index of each row's text in the stores without pages
@@ -95,7 +94,6 @@ class Rows:
     group: int = 1
     table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
     lengths: Tensor | None = None  # [R] int64: of padded prompts
-    tokens: int = 1  # of each text
     audio: Tensor | None = None  # [W] int64: encoder positions of each window; None: all of them
     # the first id, the first slot, if they are consecutive: they are then read without a copy
     first_row: int | None = None
@@ -105,26 +103,10 @@ class Rows:
     _copy: _Copy = field(default_factory=_Copy)
 
     @staticmethod
-    def block(
-        slots: int, group: int = 1, *, pages: int | None = None, device: torch.device | str = "cpu"
-    ) -> "Rows":
-        """The first `slots` slots with `group` rows each, which are the first R = slots * group.
-        pages: of each text; the table is then made once, not in every layer.
-        """
+    def block(slots: int, group: int = 1, device: torch.device | str = "cpu") -> "Rows":
+        """The first `slots` slots with `group` rows each, which are the first R = slots * group."""
         ids, slot_ids = (torch.arange(n, device=device) for n in (slots * group, slots))
-        table = None
-        if pages is not None:
-            table = ids[:, None] * pages + torch.arange(pages, device=device)
-        return Rows(ids, slot_ids, group, table, first_row=0, first_slot=0)
-
-    @staticmethod
-    def of(ids: Tensor, slots: Tensor | None = None, lengths: Tensor | None = None) -> "Rows":
-        """Any rows, ids [R] int64; row r reads slot r unless `slots` [R] int64 says otherwise."""
-        return Rows(ids, ids if slots is None else slots, lengths=lengths)
-
-    def spread(self, tokens: int) -> "Rows":
-        """The same texts with `tokens` rows each, one for each token of a step."""
-        return replace(self, ids=self.ids.repeat_interleave(tokens), tokens=tokens)
+        return Rows(ids, slot_ids, group, first_row=0, first_slot=0)
 
     def with_prompts(self, tokens: int) -> "Rows":
         """The rows with the locations of their prompts' tokens, found once for all layers."""
@@ -169,12 +151,12 @@ class Rows:
         return copy.values
 
     def of_rows(self, store: Store) -> tuple[Store, Tensor | None]:
-        """What to read of a store [rows, ...] by text, once for all tokens of a text: a view
-        [R / tokens, ...] and None, or all of the store and the texts' ids [R / tokens] int64.
+        """What to read of a store [rows, ...] by text: a view [R, ...] and None, or all of it
+        and the texts' ids [R] int64.
         """
         if self.first_row is None:
-            return store, self.ids[:: self.tokens].contiguous()
-        return store[self.first_row : self.first_row + len(self.ids) // self.tokens], None
+            return store, self.ids
+        return store[self.first_row : self.first_row + len(self.ids)], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +180,7 @@ class DecodeStep:
         """
         locations = None
         if rows.table is not None:
-            pages, indices = _located(rows.table, positions.view(-1, rows.tokens))
+            pages, indices = _located(rows.table, positions[:, None])
             locations = pages.flatten(), indices.flatten()
         if full:
             return DecodeStep(rows, positions, extent, None, None, locations)
@@ -349,15 +331,15 @@ class PagedLayer(SelfLayer):
         return pages
 
     def table(self, rows: Rows) -> Tensor:
-        """The pages of each text, [R / tokens, pages] int64."""
+        """The pages of each text, [R, pages] int64."""
         if rows.table is not None and self.page == PAGE:
             return rows.table
         count = -(-self.length // self.page)
-        return rows.ids[:: rows.tokens, None] * count + torch.arange(count, device=rows.ids.device)
+        return rows.ids[:, None] * count + torch.arange(count, device=rows.ids.device)
 
     def locations(self, rows: Rows, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Page, and index within it, of the tokens at positions [R] or [R, T] int64 of each row."""
-        table = self.table(rows).repeat_interleave(rows.tokens, dim=0)
+        table = self.table(rows)
         pages = table.gather(1, (positions // self.page).view(len(table), -1))
         return pages.view_as(positions), positions % self.page
 

@@ -107,10 +107,9 @@ class CrossCache:
         slots: int,
         frames: int,
         device: torch.device | None = None,
-        shared: Mapping[Form, CrossStore] | None = None,
     ) -> None:
         """frames: p, encoder positions per window. device: None: that of the weights; "meta" takes
-        no memory, but `nbytes` is right. shared: stores of another cache, by form, to read.
+        no memory, but `nbytes` is right.
         """
         self.slots, self.frames = slots, frames
         shape = plan.store_shape(slots, frames, device)
@@ -120,24 +119,15 @@ class CrossCache:
         )
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
-        self.shared = dict(shared or {})
+        shared: dict[Form, CrossStore] = {}
         for weights in plan.cross:
             make: Callable[..., CrossLayer] = weights.form.cross
-            layer = make(weights, shape, self.shared.get(weights.form))
+            layer = make(weights, shape, shared.get(weights.form))
             self.layers.append(layer)
-            if weights.form not in self.shared:
+            if weights.form not in shared:
                 self.stores.append(layer.store)
             if weights.form.shared:
-                self.shared[weights.form] = layer.store
-
-    def share_with(self, plan: CachePlan) -> "CrossCache":
-        """The same audio for the layers of another decoder, which read the stores that this cache
-        shares. Stores that are the other's alone are written and counted here, too.
-        """
-        other = CrossCache(plan, self.slots, self.frames, self.device, self.shared)
-        self.stores += other.stores
-        other.lengths = self.lengths
-        return other
+                shared[weights.form] = layer.store
 
     def with_lengths(self, rows: Rows) -> Rows:
         """The rows with the lengths of their windows' audio, unless all windows are whole."""
@@ -262,17 +252,3 @@ class DecoderCache:
     self_: SelfCache
     in_c: "LatentSteps | None" = None  # what takes the steps of the decoder `of`, if C can
     of: object = None
-
-    @staticmethod
-    def allocate(
-        plan: CachePlan,
-        slots: int,
-        frames: int,
-        length: int,
-        group: int = 1,
-        device: torch.device | None = None,
-    ) -> "DecoderCache":
-        """Caches for `slots` windows with `group` rows each; see `CrossCache`, `SelfCache`."""
-        return DecoderCache(
-            CrossCache(plan, slots, frames, device), SelfCache(plan, slots * group, length, device)
-        )

@@ -133,7 +133,7 @@ class LatentCross(CrossLayer):
     def attend(self, x: Tensor, rows: Rows) -> Tensor:
         """x [R, T, d] -> [R, T, d], in the cheaper of the two orders."""
         attention, (_, t, d) = self.attention, x.shape
-        tokens = rows.group * rows.tokens * t
+        tokens = rows.group * t
         latent, slots = rows.of_slots(self.store.latent)
         bias = self.store.position_bias
         prompt_on_gpu = t > 1 and x.device.type == "cuda"
@@ -260,7 +260,7 @@ class LatentSteps:
     def __call__(self, x: Tensor, step: DecodeStep, rows: Rows) -> Tensor | None:
         """The embeddings x [R, d] -> [R, d], after the last norm; None: layer by layer."""
         attention, latent = self.cross.attention, self.cross.store.latent
-        if not prefers_latent(rows.group * rows.tokens, attention.heads, x.shape[1]):
+        if not prefers_latent(rows.group, attention.heads, x.shape[1]):
             return None
         reads = rows.audio_reads(rows.slots, latent.values.shape[1], x.dtype)
         audio = reads.grouped(len(latent), len(x))

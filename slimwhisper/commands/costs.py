@@ -1,4 +1,4 @@
-"""Computes the sizes of the engine's buffers, in bytes: those of its own `DecoderCache`, built on
+"""Computes the sizes of the engine's buffers, in bytes: those of its own caches, built on
 PyTorch's meta device, where buffers have everything except memory.
 """
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.decoder_cache import CachePlan, CrossCache, SelfCache
 from slimwhisper.cache.fold import Attention, fold
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.formats.names import HUB_MODELS
@@ -71,8 +71,8 @@ class _Shapes(Attention):
 
 def cache_sizes(plan: CachePlan, batch: int, dims: Dims) -> tuple[int, int]:
     """The bytes of the caches of `batch` windows, and of as many texts; allocates no memory."""
-    cache = DecoderCache.allocate(plan, batch, dims.n_audio_ctx, dims.n_text_ctx, device=META)
-    return cache.cross.nbytes(), cache.self_.nbytes()
+    cross = CrossCache(plan, batch, dims.n_audio_ctx, META)
+    return cross.nbytes(), SelfCache(plan, batch, dims.n_text_ctx, META).nbytes()
 
 
 def allocate(dims: Dims, batch: int, dtype: torch.dtype) -> tuple[Allocated, ...]:

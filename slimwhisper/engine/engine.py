@@ -19,8 +19,8 @@ from slimwhisper.cache.base import PAGE, PagePool
 from slimwhisper.cache.decoder_cache import Pages
 from slimwhisper.devices import free_bytes
 from slimwhisper.engine.requests import Align, Answer, Request, Search, Window
-from slimwhisper.engine.runner import GroupRunner, MakeRunner, Runner
-from slimwhisper.engine.scheduler import MAX_DRAFT, RowGroup, Scheduler, Ticket, TicketState
+from slimwhisper.engine.runner import GroupRunner, Runner
+from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
 from slimwhisper.errors import OptionError
 from slimwhisper.model.model import Model
 
@@ -78,14 +78,12 @@ class Engine:
         search: Search | None = None,
         check_every: int | None = None,
         recorder: "Recorder | None" = None,
-        draft: MakeRunner | None = None,
         pages: int | None = None,
     ) -> None:
         """slots: windows decoded together; `slots` of the engine are the windows whose audio it
         holds. search: None: greedy, one text per window. check_every: tokens; None: 1 on a CPU,
         `CHECK_EVERY` on a GPU. recorder: of the steps; None: CUDA graphs on a GPU, none on a CPU.
-        draft: makes the runner of texts that are drafted; not with beams. pages: of the text's
-        cache; None: enough for a text as long as the context in every slot.
+        pages: of the text's cache; None: enough for a text as long as the context in every slot.
 
         Raises `OptionError` if there are fewer pages than one window's texts may need.
         """
@@ -100,10 +98,8 @@ class Engine:
         self.model, self.batch_size, self.search = model, slots, search or Search()
         self.encode_batch = choose_encode_batch(model)
         width, context = self.search.beams or 1, model.dims.n_text_ctx
-        assert draft is None or self.search.beams is None
-        lookahead = 0 if draft is None else MAX_DRAFT
         resumable = self.search.beams is None and model.plan.may_draft
-        main_group = RowGroup(width, slots, lookahead, resumable)
+        main_group = RowGroup(width, slots, resumable)
         least, usual = self.search.least_pages(context), self.search.usual_pages(context, slots)
         pages = usual if pages is None else pages
         if pages < least:
@@ -122,7 +118,7 @@ class Engine:
             self.runner = Runner(
                 model, self.slots, pages, self.search, self.encode_batch, check_every, recorder
             )
-            self.runner.add(main_group, self.search.beams is not None, draft or GroupRunner)
+            self.runner.add(main_group, self.search.beams is not None)
 
     @property
     def group_runners(self) -> list[GroupRunner]:
@@ -160,11 +156,6 @@ class Engine:
     def nbytes(self) -> int:
         """Bytes of its caches."""
         return self.runner.nbytes()
-
-    @property
-    def preemptions(self) -> int:
-        """How often a text has lost its pages to an older one."""
-        return self.scheduler.preemptions
 
     def text_bytes(self, peak: bool = False) -> int:
         """Bytes of the pages that texts have now; peak: the most that they have had."""
@@ -223,9 +214,7 @@ PAGES_SHARE = 0.8  # of a GPU's free memory; the rest is for CUDA graphs
 
 
 def slot_bytes(model: Model, search: Search) -> int:
-    """Bytes of the caches for one more slot, with all texts of its window in the search; without
-    those of a draft, which few slots have.
-    """
+    """Bytes of the caches for one more slot, with all texts of its window in the search."""
     # the row group of samples has about as many rows as there are slots
     rows = 1 if search.beams is None and search.samples == 1 else (search.beams or 1) + 1
     return model.bytes_per_window() + (rows - 1) * model.text_bytes()
@@ -261,11 +250,9 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
 
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
-    """A new engine. Raises OptionError if there is too little memory, or for beams with a draft."""
+    """A new engine. Raises OptionError if there is too little memory."""
     try:
-        draft = None if model.draft is None else model.draft(model, search, slots)
-        pages = choose_pages(model, search, slots)
-        return Engine(model, slots, search, draft=draft, pages=pages)
+        return Engine(model, slots, search, pages=choose_pages(model, search, slots))
     except (MemoryError, RuntimeError) as error:
         if "memory" not in str(error) and not isinstance(error, MemoryError):
             raise

@@ -33,16 +33,6 @@ class Texts(NamedTuple):
     counts: Tensor  # [R] int64
     states: dict["LogitFilter", State]  # of the filters in use
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Texts":
-        """Return the same with each tensor changed by a function."""
-        states = {f: tuple(map(function, state)) for f, state in self.states.items()}
-        return Texts(function(self.tokens), function(self.counts), states)
-
-    def after(self, tokens: Tensor) -> "Texts":
-        """Return the counts and states after one more token of each text, [R] int64."""
-        states = {f: f.after(state, tokens) for f, state in self.states.items()}
-        return Texts(self.tokens, self.counts + 1, states)
-
 
 class Draws(NamedTuple):
     """Random choices of the next tokens of R texts."""
@@ -58,17 +48,15 @@ class LogitFilter:
     """A rule for the next token. A new one is a class with these methods, in `FILTERS`.
 
     What a filter knows of a text is its state: tensors with one row for each text. Rows move when a
-    window ends, beams copy them, and the tokens of a draft are rows of their own. So a filter works
-    on the states that it is given. On the device, nothing is copied to the host.
+    window ends, and beams copy them. So a filter works on the states that it is given. On the
+    device, nothing is copied to the host.
 
     Attributes:
         fixed: How many tensors, the first ones of the state, stay while a text lasts.
-        drafts: Whether texts that use the filter may be drafted by a `Drafter`.
         state: The state of all rows of the group, [rows, ...] each.
     """
 
     fixed: ClassVar[int] = 0
-    drafts: ClassVar[bool] = True
     state: State
 
     @abstractmethod
@@ -189,7 +177,6 @@ class Repetition(LogitFilter):
     """The limits of each row."""
 
     fixed = 2
-    drafts = False  # the tokens of a draft are not among the texts' tokens
 
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
         self.state = (  # both [R]

@@ -107,10 +107,6 @@ class PromptReader:
         packed[:n, HEAD + self.pages :] = padded(texts, 0, longest)
         return packed
 
-    def tokens(self, packed: Tensor) -> Tensor:
-        """[R, T] of what was packed."""
-        return packed[:, HEAD + self.pages :]
-
     def read(
         self, packed: Tensor, every: bool = False, recorder: ScoreRecorder | None = None
     ) -> Tensor:
@@ -134,7 +130,7 @@ class PromptReader:
     def _read(self, packed: Tensor, every: bool, recorder: ScoreRecorder | None = None) -> Tensor:
         rows, slots, lengths = packed[:, :3].T.contiguous()
         return self.model.decoder.prefill(
-            self.tokens(packed),
+            packed[:, HEAD + self.pages :],
             Rows(rows, slots, table=packed[:, HEAD : HEAD + self.pages], lengths=lengths),
             self.cache,
             recorder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,8 @@ class Search:
 class Attempt:
     """One try at a window's text.
 
+    As a request: decode the last window again. Its encoder output and its prompt are still there.
+
     Attributes:
         temperature: The temperature to sample at.
         seed: The seed for sampling, which is the entropy of `numpy.random.SeedSequence`.
@@ -134,17 +136,6 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """A request: decode the last window again. Its encoder output and its prompt are still there.
-
-    Attributes:
-        attempt: The temperature and the seed.
-    """
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
 class Align:
     """A request: how the text of the last window attends to its audio.
 
@@ -159,7 +150,7 @@ class Align:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The answer to a `Window` or a `Retry`.
+    """The answer to a `Window` or an `Attempt`.
 
     Attributes:
         tokens: The tokens that were sampled, without the prompt and without <|endoftext|>.
@@ -234,5 +225,46 @@ class AcceptedPrefix:
     logprobs: tuple[float, ...] = ()
 
 
-Request = Window | Retry | Align
+Request = Window | Attempt | Align
 Answer = Decoded | Languages | Alignment
+Steps = Generator[Request, Answer, None]
+
+
+class Exchange:
+    """Requests of which each may depend on the answer to the one before it.
+
+    Attributes:
+        request: The request that is to be answered next. None means that all are answered.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        """Go on to the first request.
+
+        Args:
+            steps: A generator that yields requests, and receives their answers.
+        """
+        self._steps = steps
+        self.request: Request | None = next(steps, None)
+
+    @property
+    def done(self) -> bool:
+        """Whether all requests are answered."""
+        return self.request is None
+
+    def accept(self, answer: Answer) -> Request | None:
+        """Process the answer to the last request.
+
+        Args:
+            answer: The answer.
+
+        Returns:
+            The next request. None means that there is none.
+
+        Raises:
+            SlimWhisperError: When the model's output was not finite.
+        """
+        try:
+            self.request = self._steps.send(answer)
+        except StopIteration:
+            self.request = None
+        return self.request

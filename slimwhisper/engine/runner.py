@@ -57,10 +57,6 @@ class GroupRunner:
         """Bytes of the texts in forms without pages."""
         return sum(layer.nbytes() for layer in self.cache.self_.by_row)
 
-    def by_row(self) -> Sequence[Tensor]:
-        """All tensors [rows, ...]."""
-        return self.state.by_row()
-
     def move(self, moves: Sequence[Move]) -> None:
         """Move windows' rows, one window after the other; see `Move`."""
         self._batch = None
@@ -75,7 +71,7 @@ class GroupRunner:
         if sources:
             windows, rows = self._moved(sources)
             for tensors, (to, of) in (
-                (self.by_row(), rows),
+                (self.state.by_row(), rows),
                 (self.state.by_window(), windows),
                 (self.sampler.by_window(), windows),
             ):
@@ -136,8 +132,7 @@ class GroupRunner:
             view.copy_(values)
         at_start, following = logits.unbind(1)
         forbid(following, banned)
-        tokens = prompts.tokens(read)[: len(tickets)]
-        self.start(first, tickets, following, self._no_speech(at_start), accepted, tokens)
+        self.start(first, tickets, following, self._no_speech(at_start), accepted)
 
     def _no_speech(self, logits: Tensor) -> Tensor:
         """logits [n, V] after <|startoftranscript|> -> the probability of no speech, [n]; 0 where
@@ -153,11 +148,9 @@ class GroupRunner:
         logits: Tensor,
         no_speech: Tensor,
         accepted: Sequence[AcceptedPrefix],
-        prompts: Tensor,
     ) -> None:
         """Sample the next token of texts whose prompts and accepted drafts are in the first row of
-        their windows: logits [n, V], no_speech [n], and prompts [n, T] int64 with any padding, in
-        the order of the tickets.
+        their windows: logits [n, V] and no_speech [n], in the order of the tickets.
         """
         state, width, self._batch = self.state, self.state.width, None
         state.texts.no_speech[first : first + len(tickets)] = no_speech
@@ -175,25 +168,17 @@ class GroupRunner:
             logits = logits.repeat_interleave(width, dim=0)
         self.sampler.choose(batch, logits, fresh=True)
         _count(tickets)
-        self.begin(batch, tickets, prompts)
-
-    def begin(self, batch: StepBatch, tickets: Sequence[Ticket], prompts: Tensor) -> None:
-        """Texts have started in the rows of a batch. prompts [R, T] int64: each with its accepted
-        draft, and any padding.
-        """
-
-    def batch(self, tickets: Sequence[Ticket]) -> StepBatch:
-        """The rows of the present tickets."""
-        if self._batch is None:
-            self._batch = self.state.batch(0, len(tickets), tickets)
-        return self._batch
 
     def step(self, tickets: Sequence[Ticket]) -> None:
         """Decode one more token of each ticket's text."""
-        batch, lengths = self.batch(tickets), [t.length for t in tickets]
+        if self._batch is None:
+            self._batch = self.state.batch(0, len(tickets), tickets)
+        batch, lengths = self._batch, [t.length for t in tickets]
         batch.extent = max(lengths)
-        full = self.graphs is None and min(lengths) == max(lengths)
-        self.run(batch, (), lambda batch: self._step_one(batch, full))
+        if self.graphs is None:
+            self._step_one(batch, min(lengths) == max(lengths))
+        else:
+            self._replay(batch, self.graphs)
         _count(tickets)
 
     def _step_one(self, batch: StepBatch, full: bool) -> None:
@@ -203,13 +188,10 @@ class GroupRunner:
         logits = self.model.decoder.step(last, step, self.cache)
         self.sampler.choose(batch, logits, fresh=False)
 
-    def run(self, batch: StepBatch, key: Sequence[int], step: Callable[[StepBatch], None]) -> None:
-        """`step`, with CUDA graphs as one that was recorded for this many windows, or for a few
-        more, whose rows are unused. key: what else it depends on: of drafts.
+    def _replay(self, batch: StepBatch, graphs: "Graphs") -> None:
+        """`_step_one`, as it was recorded for this many windows, or for a few more, whose rows are
+        unused.
         """
-        if self.graphs is None:
-            step(batch)
-            return
         windows = len(batch.indices) // self.state.width
         windows = bucket_of(windows, self.group.capacity)
         extent = min(-(-batch.extent // EXTENT_STEP) * EXTENT_STEP, self.state.context)
@@ -217,26 +199,22 @@ class GroupRunner:
 
         def body() -> None:
             padded = self.state.batch(0, windows)
-            step(
-                replace(
-                    padded,
-                    extent=extent,
-                    sampling_rows=padded.indices if samples else None,
-                    logprobs=batch.logprobs,
-                    filters=batch.filters,
-                )
+            step = replace(
+                padded,
+                extent=extent,
+                sampling_rows=padded.indices if samples else None,
+                logprobs=batch.logprobs,
+                filters=batch.filters,
             )
+            self._step_one(step, full=False)
 
         filters = tuple(batch.filters.items())
-        self.graphs.run((windows, extent, samples, batch.logprobs, filters, *key), body)
+        graphs.run((windows, extent, samples, batch.logprobs, filters), body)
 
 
 def _count(tickets: Sequence[Ticket]) -> None:
     for ticket in tickets:
         ticket.count += 1
-
-
-MakeRunner = Callable[..., GroupRunner]  # of the fields of a `GroupRunner`
 
 
 class Runner:
@@ -263,8 +241,8 @@ class Runner:
         self.group_runners: dict[RowGroup, GroupRunner] = {}
         self._steps = 0
 
-    def add(self, group: RowGroup, beams: bool = False, make: MakeRunner = GroupRunner) -> None:
-        """Allocate the caches, rows and sampler of a group. make: of its runner."""
+    def add(self, group: RowGroup, beams: bool = False) -> None:
+        """Allocate the caches, rows and sampler of a group."""
         model, vocabulary = self.model, self.model.vocabulary
         rows = group.capacity * group.width
         cache = DecoderCache(self.cross, model.allocate_self(rows + 1, self.pages))
@@ -281,7 +259,7 @@ class Runner:
             patience = self.search.patience
             sampler = BeamSampler(state, vocabulary.eot, cache.self_, patience, skip)
         prompts = PromptReader(model, cache, self.encoder.max_batch, scratch, graphs)
-        runner = make(model, group, cache, sampler, state, graphs, prompts)
+        runner = GroupRunner(model, group, cache, sampler, state, graphs, prompts)
         self.group_runners[group] = runner
 
     def nbytes(self) -> int:

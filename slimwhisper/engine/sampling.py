@@ -69,8 +69,12 @@ class GreedySampler(Sampler):
 
     def choose(self, batch: StepBatch, logits: Tensor, fresh: bool) -> None:
         """logits [R, V]."""
-        buffers, block, texts = self.state.texts, batch.block, self.state.before_next(batch)
-        tokens, logprobs = self.decide(batch, logits, texts)
+        state, rows, draws = self.state, batch.sampling_rows, None
+        buffers, block, texts = state.texts, batch.block, state.before_next(batch)
+        if rows is not None:
+            keys = state.keys[batch.indices, texts.counts]
+            draws = make_draws(state.temperatures[batch.indices], keys, rows)
+        tokens, logprobs = state.filters.choose(batch.filters, logits, texts, draws)
         if not fresh:  # a finished text does not change while its neighbours continue
             ended = buffers.last[block] == self.eot
             tokens = tokens.masked_fill(ended, self.eot)
@@ -78,17 +82,7 @@ class GreedySampler(Sampler):
         buffers.logprobs[block] += logprobs
         if batch.logprobs:
             buffers.token_logprobs[batch.indices, texts.counts] = logprobs.float()
-        self.state.append(batch, texts, tokens)
-
-    def decide(self, batch: StepBatch, logits: Tensor, texts: Texts) -> tuple[Tensor, Tensor]:
-        """The tokens of the rows and their log-probabilities, [R] each; logits [R, V]."""
-        state, rows, draws = self.state, batch.sampling_rows, None
-        if rows is not None:
-            # a draft may guess beyond a text that has ended, or in a row that pads a graph
-            counts = texts.counts.clamp(max=state.limit - 1)
-            temperatures = state.temperatures[batch.indices]
-            draws = make_draws(temperatures, state.keys[batch.indices, counts], rows)
-        return state.filters.choose(batch.filters, logits, texts, draws)
+        state.append(batch, texts, tokens)
 
 
 def waiting_times(keys: Tensor, size: int) -> Tensor:

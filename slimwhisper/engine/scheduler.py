@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import chain
 
 from slimwhisper.cache.base import PAGE, PagePool, pages_of
-from slimwhisper.engine.requests import Align, Answer, Request, Retry, Search, Window
+from slimwhisper.engine.requests import Align, Answer, Attempt, Request, Search, Window
 
 
 class TicketState(Enum):
@@ -29,19 +29,6 @@ class TicketState(Enum):
     DECODING = 4
     ANSWERED = 5  # waits for what follows
     GONE = 6
-
-
-MAX_DRAFT = 7  # tokens that may be drafted for a step
-
-
-@dataclass(slots=True)
-class DraftCounts:
-    """How the drafts of a text have done; at first, as if 80 % of four tokens had been accepted."""
-
-    read: int = 0  # tokens of the text that the drafter has read
-    # drafted tokens that were accepted, and compared; the later ones count for more
-    accepted: float = 0.8 * 4
-    checked: float = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +46,6 @@ class Ticket:
     count: int = 0  # tokens sampled
     limit: int = 0  # most tokens to sample
     drafted: int = 0  # how many of its tokens came from the window's draft
-    drafts: DraftCounts = field(default_factory=DraftCounts)
     resume: tuple[int, ...] = ()  # the tokens that it had when it was preempted
     # for each page of the text: one page, if all rows share it, or one for each row
     pages: list[list[int]] = field(default_factory=list)
@@ -86,7 +72,6 @@ class RowGroup:
 
     width: int
     capacity: int
-    lookahead: int = 0  # tokens that a step may write after the next one
     resumable: bool = False  # a prompt may be followed by a draft
     tickets: list[Ticket] = field(default_factory=list)
 
@@ -223,8 +208,8 @@ class Scheduler:
         assert ticket.state is TicketState.ANSWERED
         del self.by_slot[ticket.slot]
         match request:
-            case Retry(attempt):
-                ticket.window = replace(ticket.window, attempt=attempt)
+            case Attempt():
+                ticket.window = replace(ticket.window, attempt=request)
             case Window(mel=None):
                 ticket.window = request
             case Align():
@@ -311,7 +296,7 @@ class Scheduler:
         assert rules is not None
         drafted = len(ticket.draft) if group.resumable else 0
         shared = len(window.prompt) // PAGE if width > 1 else 0
-        tokens = min(len(window.prompt) + drafted + 1 + group.lookahead, self.context)
+        tokens = min(len(window.prompt) + drafted + 1, self.context)
         per_row = pages_of(tokens) - shared
         reserve = sum(len(other.tickets) * other.width for other in self.groups)
         if self.pool.free < shared + per_row * width + reserve:
@@ -334,7 +319,7 @@ class Scheduler:
         is preempted. Returns those that were.
         """
         decoding = [
-            (t, group, pages_of(min(t.length + group.lookahead, self.context)) - len(t.pages))
+            (t, group, pages_of(min(t.length, self.context)) - len(t.pages))
             for group in self.groups
             for t in group.tickets
         ]

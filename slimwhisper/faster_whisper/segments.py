@@ -21,6 +21,7 @@ from slimwhisper.loading import load_model
 from slimwhisper.longform.requests import search_of
 from slimwhisper.recordings.transcribe import RecordingSource, make_recording
 from slimwhisper.service.source import Failed, Progress
+from slimwhisper.service.transcriber import Call
 from slimwhisper.text import SafeStream
 from slimwhisper.types import Segment as OurSegment
 
@@ -88,7 +89,7 @@ class SegmentIterator(Iterator[Segment]):
         """
         chosen = model.make_options(**options)
         self.recording = make_recording(samples, model.network, chosen)
-        self._call = model.transcriber.call(search_of(chosen), slots)
+        self._call = Call(model.transcriber, search_of(chosen), slots)
         self._model = model
         self._ready: list[Segment] = []
         self._numbers = count(1)

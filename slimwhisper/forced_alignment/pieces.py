@@ -1,13 +1,12 @@
 """The script in pieces of audio that fit into a window, and the request that aligns each."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from slimwhisper.audio.mel import Spectrogram
-from slimwhisper.engine.requests import Align, Alignment, Answer, Request, Window
+from slimwhisper.engine.requests import Align, Alignment, Exchange, Steps, Window
 from slimwhisper.forced_alignment.borders import word_attention, word_borders, word_means
 from slimwhisper.forced_alignment.matching import PlacedWord
 from slimwhisper.subtitles.cues import is_spaceless
@@ -73,38 +72,24 @@ def _piece_end(
     return stop
 
 
-@dataclass(slots=True, eq=False)
-class PieceSession:
-    """A piece on its way through the engine; has the methods of `longform.recording.Session`."""
+class PieceSession(Exchange):
+    """A piece on its way through the engine: its audio, then its text."""
 
-    piece: Piece
-    mel: Spectrogram
-    tokenizer: Tokenizer
-    words: list[Word] = field(default_factory=list)  # of the piece, with their times
-    logprobs: list[float] = field(default_factory=list)  # of each word's tokens, in the mean
-    done: bool = False
-    _audio: Tensor | None = None  # [n_mels, w]: the window, while it is in the engine
+    def __init__(self, piece: Piece, mel: Spectrogram, tokenizer: Tokenizer) -> None:
+        self.piece = piece
+        self.words: list[Word] = []  # of the piece, with their times
+        self.logprobs: list[float] = []  # of each word's tokens, in the mean
+        super().__init__(self._run(mel, tokenizer))
 
-    def next_request(self) -> Request | None:
-        """The piece's audio, then its text; None when it is aligned."""
-        if self.done:
-            return None
-        if self._audio is not None:
-            text = tuple(token for tokens in self.piece.tokens for token in tokens)
-            return Align(tuple(self.tokenizer.sot_sequence_including_notimestamps), text)
-        span = self.piece.start, self.piece.stop - self.piece.start
-        self._audio = self.mel.for_encoder(*span)
-        return Window(self._audio, (self.tokenizer.sot,), 0, rules=None)
-
-    def accept(self, answer: Answer) -> None:
-        """Process the answer to the last request."""
-        if not isinstance(answer, Alignment):  # of the window: it is encoded
-            return
-        assert self._audio is not None
-        piece, audio = self.piece, self._audio
-        self.done, self._audio = True, None
+    def _run(self, mel: Spectrogram, tokenizer: Tokenizer) -> Steps:
+        piece, frames = self.piece, self.piece.stop - self.piece.start
+        audio = mel.for_encoder(piece.start, frames)
+        yield Window(audio, (tokenizer.sot,), 0, rules=None)
+        text = tuple(token for tokens in piece.tokens for token in tokens)
+        answer = yield Align(tuple(tokenizer.sot_sequence_including_notimestamps), text)
+        assert isinstance(answer, Alignment)
         counts = [len(tokens) for tokens in piece.tokens]
-        attention = word_attention(answer, counts, self.tokenizer, piece.stop - piece.start)
+        attention = word_attention(answer, counts, tokenizer, frames)
         borders = word_borders(attention, audio) + piece.start / FRAMES_PER_SECOND
         probs = np.array(answer.probs)
         self.logprobs = word_means(np.log(probs + 1e-10), counts).tolist()

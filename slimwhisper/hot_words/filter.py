@@ -301,8 +301,6 @@ class HotWordFilter(BonusFilter):
     gained, float32.
     """
 
-    drafts = False
-
     def __init__(self, rows: int, vocabulary: SpecialTokens, device: torch.device) -> None:
         size, is_text = vocabulary.size, [0] * vocabulary.size
         for ids in vocabulary.texts:

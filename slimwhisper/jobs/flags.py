@@ -172,8 +172,6 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     defaults that differ from the library's. Raises OptionError.
     """
     explicit = getattr(arguments, "explicit", ())
-    if getattr(arguments, "draft", None) is not None and "beam_size" not in explicit:
-        arguments.beam_size = None  # drafts are for greedy decoding
     options = {
         name: value
         for name, value in vars(arguments).items()

@@ -17,7 +17,7 @@ from slimwhisper.live.stream import Stream, as_samples
 from slimwhisper.live.types import LiveEvent, LiveOptions
 from slimwhisper.service.shared_engine import Submission
 from slimwhisper.service.source import Failed
-from slimwhisper.service.transcriber import Transcriber
+from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import SAMPLE_RATE
 from slimwhisper.voice_activity import FRAME
 
@@ -52,7 +52,7 @@ class Live:
             AudioError: When the recording of a known speaker cannot be read.
             DependencyError: When silero-vad, or a package for speakers, is not installed.
         """
-        self._transcriber, self._call = transcriber, transcriber.call(Search(), 1)
+        self._transcriber, self._call = transcriber, Call(transcriber, Search(), 1)
         self._stream = Stream(transcriber.model.facts, options)
         self._submission: Submission | None = None
         self._commands: SimpleQueue[Callable[[], Any]] = SimpleQueue()

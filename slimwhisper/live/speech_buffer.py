@@ -1,6 +1,6 @@
 """A stretch of speech without a pause: its audio, its updates, and the text they commit."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,9 +16,10 @@ from slimwhisper.engine.requests import (
     Answer,
     Attempt,
     Decoded,
+    Exchange,
     Languages,
     Request,
-    Retry,
+    Steps,
     Window,
 )
 from slimwhisper.live.mel import LiveMel
@@ -124,7 +125,7 @@ class BufferAudio:
         self.decoded_frames -= frames
 
 
-class UpdateDecoding:
+class UpdateDecoding(Exchange):
     """One update, from the newest audio to its text and its words' times; `request` is the next
     one, None once it is done.
 
@@ -160,20 +161,9 @@ class UpdateDecoding:
         self.doubtful = False  # it failed or was cut off, so it cannot become final
         self.words: list[TextPiece] = []
         self.alignment: Alignment | None = None
-        self._steps = self._run()
-        self.request: Request | None = next(self._steps)
+        super().__init__(self._run())
 
-    def accept(self, answer: Answer) -> Request | None:
-        """The next request for the slot; None: the update is done. Raises SlimWhisperError if the
-        model's output was not finite.
-        """
-        try:
-            self.request = self._steps.send(answer)
-        except StopIteration:
-            self.request = None
-        return self.request
-
-    def _run(self) -> Generator[Request, Answer, None]:
+    def _run(self) -> Steps:
         setup, utterance = self.utterance.setup, self.utterance
         seed = (setup.options.seed, utterance.number, self._audio.start, self.frames)
         if setup.language is None and not (utterance.text or utterance.continues):
@@ -218,7 +208,7 @@ class UpdateDecoding:
             if following is None:
                 candidate = choose(failures, setup.options)
                 break
-            attempt, request = following, Retry(following)
+            attempt = request = following
         self._store_result(candidate, failed or cut_off)
         if setup.live.words or not self.final:
             tokens = (*self.text.committed, *(t for word in self.words for t in word.tokens))

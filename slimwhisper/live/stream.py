@@ -187,21 +187,13 @@ class Stream:
         return None if self._next is None else self._next.deadline
 
     def next_window(self) -> tuple[SpeechBuffer, Window] | None:
-        """Start the next update, if one is due.
+        """Start the next update, if one is due, with the newest audio.
 
         Returns:
             The buffer and the window of the update, or None.
         """
-        return None if self._next is None else self.request()
-
-    def request(self) -> tuple[SpeechBuffer, Window]:
-        """Start the update that is due, with the newest audio.
-
-        Returns:
-            The buffer and the window of the update.
-        """
-        buffer = self._next
-        assert buffer is not None
+        if (buffer := self._next) is None:
+            return None
         if buffer.updates and not buffer.audio.closed:
             periods = int(buffer.audio.undecoded_seconds / buffer.setup.live.update)
             self.merged += max(periods - 1, 0)

@@ -17,10 +17,12 @@ from slimwhisper.engine.requests import (
     Align,
     Alignment,
     Answer,
+    Attempt,
     Decoded,
+    Exchange,
     Languages,
     Request,
-    Retry,
+    Steps,
     Window,
 )
 from slimwhisper.longform.options import RecordingOptions
@@ -60,10 +62,7 @@ def clips_of(options: RecordingOptions, content_frames: int) -> list[Clip]:
     return list(zip(points[::2], stops, strict=True))
 
 
-Steps = Generator[Request, Answer, None]
-
-
-class Session:
+class Session(Exchange):
     """One recording, or some clips of it."""
 
     tokenizer: Tokenizer  # for the language, once that is known
@@ -103,29 +102,7 @@ class Session:
         self._spoken_language: str | None = None  # code: the last one detected
         self._language_probability = 1.0  # with `multilingual`: of a language that has changed
         self._last_speech = 0.0  # seconds
-        self._steps = self._run(self._windows(clips, silences), cut=clips is None)
-        self._request: Request | None = next(self._steps, None)
-
-    @property
-    def done(self) -> bool:
-        """Whether the recording is at its end."""
-        return self._request is None
-
-    def next_request(self) -> Request | None:
-        """The next request for the engine; None at the end of the recording."""
-        return self._request
-
-    def accept(self, answer: Answer) -> list[Segment]:
-        """Process the answer to the last request, and return the new segments, if any.
-
-        Raises `SlimWhisperError` if the model's output was not finite.
-        """
-        count = len(self.segments)
-        try:
-            self._request = self._steps.send(answer)
-        except StopIteration:
-            self._request = None
-        return self.segments[count:]
+        super().__init__(self._run(self._windows(clips, silences), cut=clips is None))
 
     @property
     def position(self) -> int:
@@ -252,7 +229,7 @@ class Session:
         )
         faint = self._voice and self._voice.is_faint(span.start, span.start + span.frames)
         failures: list[Candidate] = []
-        requests: list[Window | Retry] = [window, *map(Retry, others)]
+        requests: list[Window | Attempt] = [window, *others]
         for request in requests:
             answer = yield request
             assert isinstance(answer, Decoded)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,11 +40,10 @@ class Model:
         forms: tuple[str | Form, str | Form] = ("e", "x"),
         make_plan: MakePlan = exact_plan,
         int8: bool = False,
-        encoder: Encoder | None = None,
     ) -> None:
         """forms: (cross, self), or their specs. make_plan: `guarded_plan`, for forms that need the
         guard. int8: weights of the encoder, the decoder's matrices and the logits; on a CPU, with
-        float32. encoder: of another model with the same weights.
+        float32.
         """
         self.device = device = indexed(device)
         self.dtype = dtype
@@ -60,10 +58,8 @@ class Model:
         if not self.plan.exact_cross:  # others hold whole windows
             self.settings = replace(self.settings, audio_window=None)
         kernels = self.plan.kernels
-        self.encoder = encoder or Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
+        self.encoder = Encoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
         self.decoder = Decoder(checkpoint.state, self.dims, device, dtype, int8, kernels)
-        # of this model, an engine's search and slots -> what makes its runner, if texts are drafted
-        self.draft: Callable[[Model, Any, int], Any] | None = None
         self.cache_memory: int | None = None  # bytes for the text's pages of an engine
 
     def shortened(self, positions: int) -> "Model":

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from slimwhisper.forced_alignment.matching import Match, heard_words, match
-from slimwhisper.forced_alignment.pieces import PieceSession, pieces_of
+from slimwhisper.forced_alignment.pieces import Piece, PieceSession, pieces_of
 from slimwhisper.forced_alignment.script import words_of
 from slimwhisper.longform.recording import Recording, Session
 from slimwhisper.trust import NOT_IN_AUDIO
@@ -24,7 +24,7 @@ class AlignedRecording:
         self.options, self.seconds = recording.options, recording.seconds
         self.vocabulary = recording.vocabulary  # of the model that transcribes
         self._language, self._match = "", Match([], set(), [], [])
-        self._waiting: list[PieceSession] | None = None  # the last is the next; None: not begun
+        self._waiting: list[Piece] | None = None  # the last is the next; None: not begun
         self._sessions: list[PieceSession] = []
 
     def next_session(self) -> Session | PieceSession | None:
@@ -33,17 +33,17 @@ class AlignedRecording:
             return self.recording.next_session()
         if not self._waiting:
             return None
-        self._sessions.append(self._waiting.pop())
+        piece, recording = self._waiting.pop(), self.recording
+        self._sessions.append(PieceSession(piece, recording.mel, recording.context.tokenizer))
         return self._sessions[-1]
 
-    def _begin(self) -> list[PieceSession]:
+    def _begin(self) -> list[Piece]:
         """Find the pieces in what was heard. Returns them in reverse."""
         heard, mel = self.recording.transcript(), self.recording.mel
         self._language = heard.language
         self._match = match(words_of(self.lines), list(heard_words(heard.segments)))
         tokenizer = self.recording.context.tokenizer
-        pieces = pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)
-        return [PieceSession(piece, mel, tokenizer) for piece in pieces][::-1]
+        return [*pieces_of(self._match.placed, tokenizer, mel.frames, mel.width)][::-1]
 
     @property
     def done(self) -> bool:

@@ -14,14 +14,14 @@ from slimwhisper.audio.load import AudioSource, load_channels, load_samples, ste
 from slimwhisper.audio.samples import Samples
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.cores import WORKERS, use_threads
-from slimwhisper.engine.requests import Answer, Request, Window
+from slimwhisper.engine.requests import Answer, Exchange, Request, Window
 from slimwhisper.errors import OptionError, SlimWhisperError, warnings_to, wrap_unexpected
 from slimwhisper.longform.recording import Recording
 from slimwhisper.longform.requests import search_of
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
 from slimwhisper.recordings.passes import passes_of, spoken_by
-from slimwhisper.service.source import Event, Failed, Finished, Progress, Stepped
+from slimwhisper.service.source import Event, Failed, Finished, Progress, SessionSource, Stepped
 from slimwhisper.service.transcriber import Call, Transcriber
 from slimwhisper.types import SAMPLE_RATE, Segment, Transcript
 
@@ -105,12 +105,8 @@ Loaded = TypeVar("Loaded")
 Outcome = Transcript | SlimWhisperError
 
 
-class RecordingSource:
+class RecordingSource(SessionSource):
     """A recording as a source of sessions. Its news are segments and the seconds done so far."""
-
-    live = False
-    due = None
-    backlog = 0.0
 
     def __init__(self, recording: AnyRecording) -> None:
         self.recording = recording
@@ -118,15 +114,13 @@ class RecordingSource:
     def next_window(self) -> tuple[Any, Window] | None:
         """The first window of the next session."""
         while (session := self.recording.next_session()) is not None:
-            request = session.next_request()
-            if isinstance(request, Window):
-                return session, request
+            if isinstance(session.request, Window):
+                return session, session.request
         return None
 
-    def accept(self, session: Any, answer: Answer) -> Request | None:
+    def accept(self, session: Exchange, answer: Answer) -> Request | None:
         """Pass an answer to its session."""
-        session.accept(answer)
-        return session.next_request()
+        return session.accept(answer)
 
     def report(self) -> tuple[list[Segment], float]:
         """The new segments, and the seconds of audio done."""
@@ -257,7 +251,7 @@ def transcribe_all(
     if isinstance(sources, str | bytes) or hasattr(sources, "__fspath__"):
         raise OptionError(f"{sources!r:.99}: give a list of recordings, also of a single one")
     workers = readers.count or WORKERS
-    with transcriber.call(search_of(options), slots) as call, closing(readers):
+    with Call(transcriber, search_of(options), slots) as call, closing(readers):
         call.steps = callbacks.on_step is not None
         loader = Loader(sources, load, ahead=workers + 1, workers=workers)
         try:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("slimwhisper")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineState:
+class EngineState(NamedTuple):
     """What the policy needs to know of an engine."""
 
     used: bool  # it has sources
@@ -311,7 +310,7 @@ class SharedEngine:
             return None
         filled = min(engine.slots - engine.room, engine.batch_size)
         slots = max(filled, min(engine.slots - self.unused, self.most))
-        before, since = engine.preemptions, time.perf_counter()
+        before, since = engine.scheduler.preemptions, time.perf_counter()
         try:
             answers = engine.step()
         except torch.OutOfMemoryError as error:
@@ -320,7 +319,8 @@ class SharedEngine:
             raise SlimWhisperError(problem) from error
         for ticket, answer in answers:
             self._accept(engine, ticket, answer)
-        return Stepped(filled, slots, time.perf_counter() - since, engine.preemptions - before)
+        preempted = engine.scheduler.preemptions - before
+        return Stepped(filled, slots, time.perf_counter() - since, preempted)
 
     def _accept(self, engine: Engine, ticket: Ticket, answer: Answer) -> None:
         """Pass an answer to its session, and the next request to the engine, or free the slot.

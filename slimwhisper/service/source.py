@@ -17,7 +17,7 @@ class SessionSource(Protocol):
             none.
     """
 
-    live: bool
+    live: bool = False
 
     @property
     def due(self) -> float | None:
@@ -25,10 +25,12 @@ class SessionSource(Protocol):
 
         Of several sources, the earliest goes first. None means that no window can start now.
         """
+        return None
 
     @property
     def backlog(self) -> float:
         """The seconds of audio that no window has decoded yet, if it is live."""
+        return 0.0
 
     def next_window(self) -> tuple[Any, Window] | None:
         """Give a window that needs a slot.
@@ -129,15 +131,11 @@ class Stepped(NamedTuple):
 Event = Progress | Finished | Failed | Stepped
 
 
-class Windows:
+class Windows(SessionSource):
     """A source of some windows, each by itself.
 
     Its result is a list of their answers, in order.
     """
-
-    live = False
-    due = None
-    backlog = 0.0
 
     def __init__(self, windows: list[Window]) -> None:
         """Make a source.

@@ -1,6 +1,6 @@
 """One model, its engines, and all who want something from it.
 
-    with transcriber.call(search, slots) as call:
+    with Call(transcriber, search, slots) as call:
         call.submit(source)
         for event in call.run():
             ...
@@ -78,28 +78,6 @@ class Transcriber:
         _transcribers.add(self)
 
     # -- calls ---------------------------------------------------------------------------------
-
-    def call(
-        self,
-        search: Search | None,
-        slots: int | None = None,
-        emit: Callable[[Event], None] | None = None,
-        model: Model | None = None,
-    ) -> "Call":
-        """Make a place for sources of one search.
-
-        Args:
-            search: The decoding strategy. None means any, to detect only languages.
-            slots: How many windows are decoded together at most. None means as many as the engine
-                can.
-            emit: A function that is called with each event, in the thread that makes the step. It
-                must not raise. None means that events wait for `Call.run`.
-            model: A model with the same weights and shorter windows. None means this one.
-
-        Returns:
-            The call, which is best used in a `with` statement.
-        """
-        return Call(self, search, slots, emit, model or self.model)
 
     def default_slots(self, search: Search) -> int:
         """Return how many windows to decode together by default.
@@ -354,7 +332,7 @@ class Transcriber:
         """Return the memory of the texts of the last call's engine. It is 0 if none is kept."""
         if not (engines := self.engines):
             return TextMemory(0, 0)
-        return TextMemory(engines[-1].text_bytes(peak=True), engines[-1].preemptions)
+        return TextMemory(engines[-1].text_bytes(peak=True), engines[-1].scheduler.preemptions)
 
 
 class Call:
@@ -378,12 +356,23 @@ class Call:
         self,
         transcriber: Transcriber,
         search: Search | None,
-        slots: int | None,
-        emit: Callable[[Event], None] | None,
-        model: Model,
+        slots: int | None = None,
+        emit: Callable[[Event], None] | None = None,
+        model: Model | None = None,
     ) -> None:
-        """Make a call, with the arguments of `Transcriber.call`."""
-        self.transcriber, self.search, self.slots, self.model = transcriber, search, slots, model
+        """Make a place for sources of one search. It is best used in a `with` statement.
+
+        Args:
+            transcriber: What has the engines.
+            search: The decoding strategy. None means any, to detect only languages.
+            slots: How many windows are decoded together at most. None means as many as the engine
+                can.
+            emit: A function that is called with each event, in the thread that makes the step. It
+                must not raise. None means that events wait for `run`.
+            model: A model with the same weights and shorter windows. None means the transcriber's.
+        """
+        self.transcriber, self.search, self.slots = transcriber, search, slots
+        self.model = model or transcriber.model
         self.engine: SharedEngine | None = None  # of its last source
         self.submissions: dict[Submission, None] = {}  # that have not ended
         self.events: deque[Event] = deque()

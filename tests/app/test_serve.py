@@ -159,15 +159,16 @@ def test_a_job_is_of_speech_alone_and_drops_what_was_invented() -> None:
 
 
 def test_models_that_are_chosen_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache replaces the flags'; an adapter and a draft belong to the server's own model."""
+    """A cache replaces the flags'; an adapter belongs to the server's own model."""
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("slimwhisper.loading.load_model", lambda **given: asked.append(given))
-    flags = ["--model", "tiny", "--adapter", "me/other", "--draft", "less", "--cross-cache", "kv"]
+    flags = ["--model", "tiny", "--adapter", "me/other", "--cross-cache", "kv"]
     a = build_parser().parse_args(["serve", *flags])
     for choice in (ModelChoice("tiny"), ModelChoice("tiny", "baseline"), ModelChoice("digits")):
         load_choice(a, choice)
-    names = ("adapter", "draft", "cache", "cross_cache")
+    names = ("adapter", "cache", "cross_cache")
     assert [[given[name] for name in names] for given in asked] == [
-        *(["me/other", "less", "slim", "kv"], ["me/other", "less", "baseline", None]),
-        [None, None, "slim", "kv"],
+        ["me/other", "slim", "kv"],
+        ["me/other", "baseline", None],
+        [None, "slim", "kv"],
     ]

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from slimwhisper.cache.base import DecodeStep, PagedLayer, Rows, SelfLayer
-from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import names_of, parse_form
 from tests.support.cache_forms import (
     D_K,
@@ -17,6 +16,7 @@ from tests.support.cache_forms import (
     WHOLE,
     WIDTH,
     allocate,
+    caches,
     cross_reference,
     is_exact,
     noise,
@@ -73,7 +73,7 @@ def test_cross_attention(spec: str, group: int) -> None:
     cache.cross.put(torch.arange(1), features[:1, : 9 if parse_form(spec).exact else None])
     windows, rows = features.unbind(), Rows.block(3, group)
     rows = replace(rows, ids=rows.ids + group, slots=rows.slots + 1, first_slot=1, first_row=group)
-    scattered = Rows.of(rows.ids, torch.tensor([2, 0, 3]).repeat(group))
+    scattered = Rows(rows.ids, torch.tensor([2, 0, 3]).repeat(group))
     ends = torch.tensor([FRAMES, 9, 30]).repeat(group) if parse_form(spec).exact else None
     for i, layer in enumerate(cache.cross.layers):
         for tokens, call in ((1, layer.step), (4, layer.attend), (60, layer.attend)):
@@ -114,7 +114,7 @@ def test_self_attention(spec: str) -> None:
     for row, text in enumerate(texts):
         padded[row, : len(text)] = torch.stack(text)
     ids = torch.arange(1, 5)
-    first = layer.prefill(padded, Rows.of(ids, lengths=torch.tensor(prompts)))
+    first = layer.prefill(padded, Rows(ids, ids, lengths=torch.tensor(prompts)))
     outputs = [list(f[:n]) for f, n in zip(first, prompts, strict=True)]
 
     def become(sources: list[int]) -> None:
@@ -130,10 +130,10 @@ def test_self_attention(spec: str) -> None:
             become([0, 0, 3, 2])
         if n == 7:
             texts[3], prompts[3] = list(noise(5, WIDTH, seed=30)), 5
-            outputs[3] = list(layer.prefill(torch.stack(texts[3])[None], Rows.of(ids[3:]))[0])
+            outputs[3] = list(layer.prefill(torch.stack(texts[3])[None], Rows(ids[3:], ids[3:]))[0])
         x = noise(4, WIDTH, seed=40 + n) * 2
         at = torch.tensor([len(text) for text in texts])
-        rows = replace(Rows.block(4), ids=ids, first_row=1) if n % 2 else Rows.of(ids)
+        rows = replace(Rows.block(4), ids=ids, first_row=1) if n % 2 else Rows(ids, ids)
         step = DecodeStep.at(rows, at, int(at.max()) + 1, False, torch.float64)
         for row, y in enumerate(self_step(layer, x[:, None], step)[:, 0]):
             texts[row].append(x[row])
@@ -170,12 +170,12 @@ def test_a_step_reads_nothing_on_the_host(spec: str) -> None:
     """It runs where tensors have no values, so it can be captured as a CUDA graph."""
     forms = (spec if serves(spec, "cross") else "e", spec if serves(spec, "self") else "x")
     meta, dtype = torch.device("meta"), torch.float32
-    cache = DecoderCache.allocate(plan(*forms).to(meta, dtype), 2, FRAMES, LENGTH, group=2)
+    cache = caches(plan(*forms).to(meta, dtype), 2, group=2)
     x = torch.zeros(4, 3, WIDTH, device=meta, dtype=dtype)
     every, locations = torch.arange(4, device=meta), torch.full((4,), 3, device=meta)
     cache.cross.put(every[:2], torch.zeros(2, FRAMES, WIDTH, device=meta, dtype=dtype))
     cross, own = cache.cross.layers[0], cache.self_.layers[0]
-    for rows in (Rows.block(2, 2, device=meta), Rows.of(every, every // 2)):
+    for rows in (Rows.block(2, 2, device=meta), Rows(every, every // 2)):
         own.prefill(x, rows)
         assert cross.attend(x, rows).shape == x.shape
         for full in (True, False):

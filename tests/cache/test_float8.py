@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import DecodeStep, Rows
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.decoder_cache import CachePlan
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import X8, choose_forms
 from slimwhisper.errors import OptionError
@@ -18,9 +18,9 @@ from slimwhisper.model.model import Model
 from tests.support.cache_forms import (
     CPU,
     FRAMES,
-    LENGTH,
     WIDTH,
     block,
+    caches,
     cross_reference,
     noise,
     run_text,
@@ -46,14 +46,14 @@ def normed(*shape: int, seed: int, norm: tuple[Tensor, Tensor] = NORM) -> Tensor
 
 
 def cross(features: Tensor, x: Tensor, norm: tuple[Tensor, Tensor] = NORM) -> Tensor:
-    cache = DecoderCache.allocate(plan(norm), len(features), FRAMES, LENGTH)
+    cache = caches(plan(norm), len(features))
     cache.cross.put(torch.arange(len(features)), features)
     return cache.cross.layers[1].attend(x, Rows.block(len(features)))
 
 
 def decode_text(text: Tensor, prompt: int, mean: Tensor | None = None) -> Tensor:
     """A text [T, d]: its beginning as a prompt, the rest step by step."""
-    layer = DecoderCache.allocate(plan(mean=mean), 1, FRAMES, LENGTH).self_.layers[1]
+    layer = caches(plan(mean=mean), 1).self_.layers[1]
     return run_text(layer, text, prompt)
 
 
@@ -118,11 +118,11 @@ def test_what_is_kept() -> None:
 
 
 def test_a_fresh_text_never_meets_the_last_ones_numbers() -> None:
-    layer = DecoderCache.allocate(plan(), 1, FRAMES, LENGTH).self_.layers[0]
+    layer = caches(plan(), 1).self_.layers[0]
     text = normed(4, WIDTH, seed=4)
     results = []
     for _ in range(2):
-        layer.prefill(text[None, :3], Rows.of(torch.tensor([0])))
+        layer.prefill(text[None, :3], Rows(*torch.zeros(2, 1, dtype=torch.int64)))
         step = DecodeStep.at(Rows.block(1), torch.tensor([3]), 9, False, torch.float64)
         results.append(self_step(layer, text[None, 3:], step))
         layer.tensors[0].view(torch.uint8).fill_(0x7F)

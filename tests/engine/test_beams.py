@@ -100,7 +100,7 @@ def search_all(
     state.filters.prepare(rules_of(group.tickets))
     for view, numbers in state.start_values(0, group.tickets, accepted):
         view.copy_(torch.from_numpy(numbers))
-    runner.start(0, group.tickets, first, torch.zeros(count), accepted, torch.zeros(count, 1))
+    runner.start(0, group.tickets, first, torch.zeros(count), accepted)
     results: dict[int, Decoded] = {}
     while True:
         snapshot = runner.sampler.snapshot(0, group.tickets)

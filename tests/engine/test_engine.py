@@ -19,7 +19,6 @@ from slimwhisper.engine.requests import (
     Decoded,
     Languages,
     Request,
-    Retry,
     Search,
     Window,
 )
@@ -155,7 +154,7 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
     (expected,) = decode(model, requests[1:2], 1, search)
     engine = Engine(model, 3, search)
     short = Window(requests[2].mel, requests[2].prompt, 0, rules_of(sample_len=2))
-    again = Asker(then=lambda *_: Retry(Attempt()))
+    again = Asker(then=lambda *_: Attempt())
     zero, one, three = Asker(), Asker(), Asker()
     for owner, window in zip(
         (zero, one, again, three), [*requests[:2], short, requests[3]], strict=True

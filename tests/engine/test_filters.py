@@ -207,7 +207,7 @@ def test_drafts_and_preempted_texts_go_on_within_their_rules(
     every = decode(model, asked, slots=4)
     engine = Engine(model, 4, pages=28)
     answers = run(engine, dict(enumerate(asked)))
-    assert engine.preemptions > 0
+    assert engine.scheduler.preemptions > 0
     assert_same([a for i in range(4) for a in answers[i] if isinstance(a, Decoded)], every)
 
 

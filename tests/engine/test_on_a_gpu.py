@@ -2,13 +2,10 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
-from slimwhisper.drafts.draft_model import DraftModel
-from slimwhisper.drafts.speculation import SpeculativeRunner
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Search
 from slimwhisper.hot_words.filter import hot_words
@@ -64,25 +61,6 @@ def test_the_answers_of_a_cpu(
         assert_same_answers(ours, others, 1e-2 if "8" in "".join(forms) else 1e-4)
     assert graphs and not any(g.failure for g in graphs)
     assert sum(g.replays for g in graphs) > sum(len(g.recorded) for g in graphs) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("slots", "length"), [(2, None), (4, 224)])
-def test_a_draft_model_with_graphs(slots: int, length: int | None) -> None:
-    """Also beyond the end of the longest texts, and in a row that pads graphs for long."""
-    windows = requests(3, (0.0, 0.7), length)
-    asked = [Asked(w, (replace(w, mel=None),) * 4) for w in windows]
-    expected = answers(Engine(made(("e", "x"), CPU), 2), asked)
-    with pretend_cuda(count=2):
-        model = made(("e", "x"))
-        drafter = partial(DraftModel, model, model)
-        engine = Engine(model, slots, draft=partial(SpeculativeRunner, make_drafter=drafter))
-        (runner,) = engine.group_runners
-        assert isinstance(runner, SpeculativeRunner)
-        runner.draft_lengths.cost = 0.01
-        assert_same_answers(answers(engine, asked), expected)
-        assert runner.graphs is not None and runner.graphs.replays and not runner.graphs.failure
-        assert runner.accepted == runner.drafted > 0
 
 
 @pytest.mark.slow

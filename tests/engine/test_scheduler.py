@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slimwhisper.cache.base import PAGE, PagePool
-from slimwhisper.engine.requests import Attempt, Decoded, Retry, Rules, Search, Window
+from slimwhisper.engine.requests import Attempt, Decoded, Rules, Search, Window
 from slimwhisper.engine.scheduler import Plan, Results, RowGroup, Scheduler, Ticket, TicketState
 from tests.support.fuzz import examples
 
@@ -89,11 +89,9 @@ class Script:
             results.read_pages.append((ticket, [self.tables[row][:whole] for row in rows]))
 
 
-def make(
-    search: Search, slots: int, pages: int, lookahead: int = 0, rows: int = 0, batched: bool = False
-) -> Scheduler:
+def make(search: Search, slots: int, pages: int, rows: int = 0, batched: bool = False) -> Scheduler:
     width = search.beams or 1
-    main = RowGroup(width, rows or slots, lookahead, resumable=search.beams is None)
+    main = RowGroup(width, rows or slots, resumable=search.beams is None)
     return Scheduler(slots, PagePool(pages), CONTEXT, search, main, batched)
 
 
@@ -107,13 +105,11 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         search=st.sampled_from(SEARCHES),
         batched=st.booleans(),
-        lookahead=st.sampled_from([0, 0, 7]),
         seed=st.integers(0, 99),
     )
-    def begin(self, search: Search, batched: bool, lookahead: int, seed: int) -> None:
+    def begin(self, search: Search, batched: bool, seed: int) -> None:
         pages = 2 * max(search.beams or 1, search.samples) * CONTEXT // PAGE
-        lookahead = 0 if search.beams else lookahead
-        self.scheduler = make(search, SLOTS, pages, lookahead, batched=batched)
+        self.scheduler = make(search, SLOTS, pages, batched=batched)
         self.script = Script(self.scheduler, seed, 0.005, 0.5)
         self.answered: list[Ticket] = []
         self.given_up: set[object] = set()
@@ -142,7 +138,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(index=st.integers(0, SLOTS), heat=st.sampled_from([0.0, 0.5, None, None]))
     def reply(self, index: int, heat: float | None) -> None:
         ticket = self.answered.pop(index % len(self.answered))
-        self.scheduler.reply(ticket, None if heat is None else Retry(Attempt(heat)))
+        self.scheduler.reply(ticket, None if heat is None else Attempt(heat))
 
     @invariant()
     def whole(self) -> None:

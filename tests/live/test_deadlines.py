@@ -114,7 +114,7 @@ def test_what_is_over_is_decoded_side_by_side(clock: Clock) -> None:
         started = []
         while stream.due is not None:
             assert stream.due == 0.0, "since the utterance ended"
-            buffer, window = stream.request()
+            buffer, window = stream.next_window()
             started.append((buffer, reader.answer(window)))
         most = max(most, len(started))
         for buffer, answer in reversed(started):
@@ -132,7 +132,7 @@ def test_a_language_is_found_before_others_depend_on_it() -> None:
         stream.append(speech([[1, 2], [3, 4], [5, 6], []], 9.0))  # silence fills their windows
         started = 0
         while stream.due is not None:
-            stream.request()
+            stream.next_window()
             started += 1
         assert started == parallel
 
@@ -165,7 +165,7 @@ def test_a_text_that_is_longer_than_usual_is_decoded_to_its_end() -> None:
     stream, reader = begin(replace(PLAIN, first=5.0, update=5.0))
     stream.append(speech([[1, 2]], 0.8))
     stream.finish()
-    buffer, window = stream.request()
+    buffer, window = stream.next_window()
     assert window.rules is not None and window.rules.sample_len < 2 * EXTRA_TOKENS
     reader.answer(window)
     tokens = tuple(reader.tokenizer.encode(f" {LONG}"))

@@ -17,13 +17,12 @@ import torch
 import slimwhisper
 from slimwhisper import voice_activity as vad
 from slimwhisper.api import SlimWhisper
-from slimwhisper.drafts.speculation import SpeculativeRunner
 from slimwhisper.errors import AudioError, DependencyError, OptionError
 from slimwhisper.live.speech_buffer import UpdateDecoding
 from slimwhisper.live.types import LiveEvent, SpeechStarted, TextUpdate, UtteranceEnded
 from slimwhisper.model.encoder import Encoder
 from tests.support.checkpoints import random_state, tiny_dims
-from tests.support.spoken import EXPECTED, SAMPLES, with_draft
+from tests.support.spoken import EXPECTED, SAMPLES
 
 NAME = "phone-number.wav"
 TRUTH = " ".join(s["text"] for s in EXPECTED[NAME]["segments"])
@@ -80,19 +79,6 @@ def test_drafts_save_steps_and_change_nothing(
     monkeypatch.setattr(UpdateDecoding, "_window", lambda *a: replace(window(*a), draft=()))
     assert texts_of(list(digits.live([audio[:44_000]], **SHORT))) == drafted
     assert made < len(steps) - made
-
-
-@pytest.mark.slow
-def test_a_draft_changes_nothing(tmp_path: Path, digits: SlimWhisper, audio: np.ndarray) -> None:
-    """A smaller model's guesses, beside those of the update before."""
-    drafted = with_draft(tmp_path)
-    expected, found = (texts_of(list(m.live([audio[:44_000]], **SHORT))) for m in (digits, drafted))
-    assert found == expected
-    engine = drafted.shortened(SHORT["window"]).transcriber.engines[-1]
-    runner = engine.group_runners[0]
-    assert isinstance(runner, SpeculativeRunner)
-    assert runner.drafted >= runner.accepted > 0
-    assert runner.drafter.nbytes() > 0  # of the texts; the audio's cache is the model's
 
 
 def test_updates_as_long_as_their_audio(

@@ -134,7 +134,7 @@ def test_an_update_that_is_late_takes_the_newest_audio() -> None:
     stream, reader = begin()
     audio = speech([list(range(10)) * 2], 0.1)
     stream.append(audio[:16_000])
-    buffer, request = stream.request()
+    buffer, request = stream.next_window()
     assert stream.due is None
     for start in range(16_000, 16_000 * 6, 1600):
         stream.append(audio[start : start + 1600])
@@ -217,7 +217,7 @@ def test_clear_forgets_what_is_not_committed(running: bool) -> None:
     if running:
         for digit in (8, 9, 9):
             stream.append(tone(digit))
-        buffer, request = stream.request()
+        buffer, request = stream.next_window()
     stream.clear()
     assert stream.backlog == 0
     if running:

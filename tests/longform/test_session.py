@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.engine.requests import Alignment, Decoded, Languages, Retry, Window
+from slimwhisper.engine.requests import Alignment, Attempt, Decoded, Languages, Window
 from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import WindowSpan
 from slimwhisper.longform.recording import Session, cut_at_timestamps
@@ -59,7 +59,8 @@ def test_segments_have_their_tokens_logprobs() -> None:
     assert request(state).logprobs
     tokens = (stamp(0), *HELLO, stamp(2), stamp(2), *WORLD, stamp(2), stamp(2), *HELLO, stamp(9))
     logprobs = tuple(-float(i) for i in range(len(tokens) + 1))  # with <|endoftext|>'s
-    new = state.accept(replace(answer(*tokens), logprobs=logprobs))
+    state.accept(replace(answer(*tokens), logprobs=logprobs))
+    new = state.segments
     assert [s.tokens for s in new] == [list(tokens[:3]), [], list(tokens[-3:])]
     assert [s.token_logprobs for s in new] == [[0.0, -1.0, -2.0], [], [-6.0, -7.0, -8.0]]
     found = Transcript("", state.segments, "en")["segments"]
@@ -226,9 +227,11 @@ def test_what_counts_as_failed(
     text: list[int], fields: dict[str, float], options: dict[str, object], again: bool
 ) -> None:
     state = session(65, **options)
-    new = state.accept(answer(stamp(0), *text, stamp(4), **fields))
-    assert isinstance(state.next_request(), Retry) == again
-    assert bool(new) == (not again and "no_speech_prob" not in fields), "silence has no text"
+    state.accept(answer(stamp(0), *text, stamp(4), **fields))
+    assert isinstance(state.request, Attempt) == again
+    assert bool(state.segments) == (not again and "no_speech_prob" not in fields), (
+        "silence has no text"
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,15 +307,15 @@ def test_the_most_probable_that_does_not_repeat_itself(seed: int) -> None:
         assert chosen.ratio == min(c.ratio for c in failed)
 
 
-def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[Any]:
-    """Answer a window's attempts in turn, (tokens, avg_logprob); returns the requests."""
-    requests: list[Any] = []
+def run(state: Session, answers: list[tuple[tuple[int, ...], float]]) -> list[Attempt]:
+    """Answer a window's attempts in turn, (tokens, avg_logprob); returns them."""
+    attempts: list[Attempt] = []
     for tokens, logprob in answers:
-        requests.append(state.next_request())
-        assert isinstance(requests[-1], Window | Retry)
-        temperature = requests[-1].attempt.temperature
+        assert isinstance(state.request, Window | Attempt)
+        attempts.append(getattr(state.request, "attempt", state.request))
+        temperature = attempts[-1].temperature
         state.accept(answer(*tokens, avg_logprob=logprob, temperature=temperature))
-    return requests
+    return attempts
 
 
 @pytest.mark.parametrize(
@@ -326,14 +329,14 @@ def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -
         ((stamp(0), *HELLO, *WORLD, stamp(9)), -1.2),
         ((stamp(0), *WORLD, *WORLD, stamp(9)), -2.5),
     ]
-    requests = run(state, answers)
-    assert [r.attempt.temperature for r in requests] == list(LADDER)
+    attempts = run(state, answers)
+    assert [a.temperature for a in attempts] == list(LADDER)
     (result,) = state.segments
     assert (result.temperature, result.text) == kept
     assert result.compression_ratio < 1 and state.prompts.text() == kept[1]
-    requests.append(request(state))
-    assert requests[-1].attempt.temperature == 0.0
-    assert len({r.attempt.seed for r in requests}) == len(requests)
+    attempts.append(request(state).attempt)
+    assert attempts[-1].temperature == 0.0
+    assert len({a.seed for a in attempts}) == len(attempts)
     state = session(10, temperature=LADDER, on_failure=on_failure)
     run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])
     assert [s.text for s in state.segments] == [" world"], "one that passes is kept"

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from slimwhisper.cache.base import DecodeStep, Rows
-from slimwhisper.cache.decoder_cache import DecoderCache
 from slimwhisper.cache.forms import PRESETS
 from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.model import decoder
@@ -22,6 +21,7 @@ from slimwhisper.model.decoder import Decoder
 from slimwhisper.model.encoder import Encoder
 from slimwhisper.model.layers import Residual
 from slimwhisper.model.model import Model
+from tests.support.cache_forms import caches
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.few_tokens import DIMS, TEXTS, random_checkpoint
 from tests.support.reference import set_spectrum, whisper_logits, whisper_model
@@ -54,7 +54,7 @@ def cached_logits(
     features [p, d], perhaps of different lengths p.
     """
     slots, frames = len(features), max(map(len, features))
-    cache = DecoderCache.allocate(model.plan, slots, frames, model.dims.n_text_ctx, group)
+    cache = caches(model.plan, slots, frames, model.dims.n_text_ctx, group)
     earlier = torch.full((frames, features[0].shape[1]), 9.0).to(features[0])
     for slot, window in enumerate(features):
         cache.cross.put(torch.tensor([slot]), earlier[None])
@@ -63,7 +63,7 @@ def cached_logits(
     longest = max(map(len, prompts))
     padded = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts])
     every = Rows.block(slots, group)
-    hidden = model.decoder.prefill(padded, Rows.of(every.ids, every.slots), cache)
+    hidden = model.decoder.prefill(padded, Rows(every.ids, every.slots), cache)
     results = [[model.decoder.logits(hidden[i, : len(p)])] for i, p in enumerate(prompts)]
     for n in range(4):
         positions = torch.tensor([len(p) + n for p in prompts])
@@ -290,9 +290,9 @@ def test_some_positions_of_a_prompt(forms: tuple[str, str]) -> None:
     dims, model = DIMS, Model(random_checkpoint(), CPU, torch.float64, forms, guarded_plan)
     features = features_like_encoder_output(2, 30, dims.n_audio_state).double()
     tokens, positions = torch.tensor(texts(8)[3:8:4]), torch.tensor([[0, 11], [7, 15]])
-    rows, found, flops = Rows.of(torch.arange(2)), list[Tensor](), list[int]()
+    rows, found, flops = Rows(*torch.arange(2).repeat(2, 1)), list[Tensor](), list[int]()
     for wanted in (None, positions):
-        cache = DecoderCache.allocate(model.plan, 2, 30, dims.n_text_ctx, 1)
+        cache = caches(model.plan, 2, 30, dims.n_text_ctx)
         cache.cross.put(torch.arange(2), features)
         with FlopCounterMode(display=False) as counter:
             hidden = model.decoder.prefill(tokens, rows, cache, positions=wanted)

@@ -55,6 +55,7 @@ class Engine:
     encoded: list[list[Any]] = field(default_factory=list)  # whose windows, in each step
     shared: bool = False
     preemptions: int = 0
+    scheduler = property(lambda self: self)
 
     @property
     def batch_size(self) -> int:
@@ -210,7 +211,7 @@ class Shared(SharedEngine):
         super().__init__(nothing, Search())
         self.simulated: Any = Engine(slots, encode_batch)
         self.engine = self.simulated
-        self.call = Call(nothing, Search(), None, None, nothing)
+        self.call = Call(Mock(model=nothing), Search())
 
     def submit(self, source: Any, tag: object = None) -> Submission:
         submission = Submission(self.call, source, tag)

@@ -140,7 +140,7 @@ def test_threads_share_an_engine(network: Model, made: list[tuple[int, int | Non
 
 def test_kinds_of_search_at_the_same_time(model: SlimWhisper) -> None:
     """In the library they do not wait for each other."""
-    with model.transcriber.call(SEARCH, 1) as call:
+    with Call(model.transcriber, SEARCH, 1) as call:
         submit(call, "it", recording(20, 3))
         call.transcriber.step()
         model.transcribe(AUDIO[0], temperature=0, beam_size=2, **QUICK)
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_all_that_is_in_the_engine(
     """Ctrl-C: the thread that it comes to raises it, others get an error, and all is as new."""
     alone = model.transcribe(AUDIO[1], temperature=0, **QUICK)
     model.release()
-    other = model.transcriber.call(SEARCH, 1)
+    other = Call(model.transcriber, SEARCH, 1)
     other.submit(RecordingSource(recording(20, 3)), "other")
 
     with patch.object(where, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
@@ -195,7 +195,7 @@ def test_a_fork_goes_on_alone(network: Model, stepping: bool) -> None:
     that was in the middle of a step fail.
     """
     transcriber = Transcriber(network)
-    call = transcriber.call(SEARCH, 1)
+    call = Call(transcriber, SEARCH, 1)
     call.submit(RecordingSource(recording(20, 3)))
     transcriber.step()
     reached, go = threading.Event(), threading.Event()
@@ -278,7 +278,7 @@ def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
 ) -> None:
     """As the garbage collector does, in the thread that makes the step."""
     transcriber = Transcriber(network)
-    dropped, kept = (transcriber.call(SEARCH, 1) for _ in range(2))
+    dropped, kept = (Call(transcriber, SEARCH, 1) for _ in range(2))
     dropped.submit(RecordingSource(recording(95, 2)))
     kept.submit(RecordingSource(recording(20, 3)))
     step = Engine.step
@@ -295,7 +295,7 @@ def test_a_finalizer_may_cancel_in_the_middle_of_a_step(
 def test_what_is_cancelled_leaves_no_trace(network: Model) -> None:
     """Before a step is made, and while another thread gives the lock back."""
     transcriber = Transcriber(network)
-    call, lock = transcriber.call(SEARCH, 1), transcriber.lock
+    call, lock = Call(transcriber, SEARCH, 1), transcriber.lock
 
     @contextmanager
     def closes(wait: bool = True) -> Iterator[bool]:
@@ -345,7 +345,7 @@ def recording(seconds: float, seed: int) -> Recording:
 
 
 def call_of(network: Model, slots: int) -> Call:
-    return Transcriber(network).call(SEARCH, slots)
+    return Call(Transcriber(network), SEARCH, slots)
 
 
 def submit(call: Call, source: str, *which: Recording) -> list[Submission]:
@@ -389,7 +389,7 @@ def test_a_gpu_encodes_ahead_for_a_batch() -> None:
         network = models.made(("e", "x"), torch.device("cuda"), layers=1)
         transcriber = Transcriber(network)
         for slots, filled in ((3, 8), (1, 1)):
-            call = transcriber.call(SEARCH, slots)
+            call = Call(transcriber, SEARCH, slots)
             for seed in range(8):
                 submit(call, str(seed), Recording(SHORT, network.dims, OPTIONS, VOCABULARY))
             call.fill()
@@ -419,7 +419,7 @@ def test_two_kinds_of_search_stay_within_the_memory_of_one(
     transcriber, most = Transcriber(network), 6 * slot_bytes(network, Search())
     transcriber.slots = 6
     searches = SEARCH, replace(SEARCH, beams=2)
-    calls = [transcriber.call(search) for search in searches]
+    calls = [Call(transcriber, search) for search in searches]
     for seed in range(3):
         for call in calls:
             submit(call, "it", recording(20, seed))

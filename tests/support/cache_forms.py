@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from slimwhisper.cache.base import DecodeStep, Rows, SelfLayer
-from slimwhisper.cache.decoder_cache import CachePlan, DecoderCache
+from slimwhisper.cache.decoder_cache import CachePlan, CrossCache, DecoderCache, SelfCache
 from slimwhisper.cache.fold import Activations, Attention, blocks_of, fold
 from slimwhisper.cache.forms import parse_form as parse
 from slimwhisper.research.forms.keyformer import gumbel
@@ -90,7 +90,19 @@ def allocate(
     device: torch.device = CPU,
 ) -> DecoderCache:
     folded = plan(cross, own).to(CPU, dtype)
-    return DecoderCache.allocate(folded, slots, FRAMES, LENGTH, group, device)
+    return caches(folded, slots, group=group, device=device)
+
+
+def caches(
+    folded: CachePlan,
+    slots: int,
+    frames: int = FRAMES,
+    length: int = LENGTH,
+    group: int = 1,
+    device: torch.device | None = None,
+) -> DecoderCache:
+    own = SelfCache(folded, slots * group, length, device)
+    return DecoderCache(CrossCache(folded, slots, frames, device), own)
 
 
 def serves(spec: str, part: str) -> bool:
@@ -162,7 +174,7 @@ def self_step(layer: SelfLayer, x: Tensor, step: DecodeStep) -> Tensor:
 
 def run_text(layer: SelfLayer, text: Tensor, prompt: int) -> Tensor:
     """[n, d] -> [n, d]: its beginning as a prompt, the rest step by step."""
-    results = [layer.prefill(text[None, :prompt], Rows.of(torch.tensor([0])))[0]]
+    results = [layer.prefill(text[None, :prompt], Rows(*torch.zeros(2, 1, dtype=torch.int64)))[0]]
     for n in range(prompt, len(text)):
         step = DecodeStep.at(Rows.block(1), torch.tensor([n]), n + 1, True, text.dtype)
         results.append(self_step(layer, text[None, n : n + 1], step)[0])

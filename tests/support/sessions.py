@@ -70,6 +70,6 @@ def answer(*tokens: int, **fields: float) -> Decoded:
 
 def request(state: Session) -> Window:
     """The window that is asked for."""
-    window = state._request
+    window = state.request
     assert isinstance(window, Window)
     return window

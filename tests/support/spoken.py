@@ -4,18 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import slimwhisper
 from recipes.digits.catalogue import WORDS
 from recipes.digits.voices import RATE
-from slimwhisper.api import SlimWhisper
-from slimwhisper.formats.names import bundled_file
 from tests.support.paths import SAMPLES as SAMPLES
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())
@@ -33,19 +29,6 @@ def spoken_words() -> list[tuple[int, np.ndarray]]:
                 piece = audio[round(word["start"] * RATE) : round(word["end"] * RATE)]
                 found.append((WORDS.index(word["text"]), piece))
     return found
-
-
-def with_draft(folder: Path) -> SlimWhisper:
-    """`digits`, with its own last three decoder layers as its draft, in `folder`: often wrong."""
-    path, content = folder / "draft.pt", torch.load(bundled_file("digits"), weights_only=True)
-    state, dims = content["model_state_dict"], content["dims"] | {"n_text_layer": 3}
-    for name in [name for name in state if name.startswith("decoder.blocks.")]:
-        number, rest = name.removeprefix("decoder.blocks.").split(".", 1)
-        weight = state.pop(name)
-        if number != "0":
-            state[f"decoder.blocks.{int(number) - 1}.{rest}"] = weight
-    torch.save({"dims": dims, "model_state_dict": state}, path)
-    return slimwhisper.load_model("digits", device="cpu", draft=path)
 
 
 def single_words(step: int = 3) -> list[tuple[int, np.ndarray]]:

@@ -13,10 +13,10 @@ from slimwhisper.engine.requests import (
     Align,
     Alignment,
     Answer,
+    Attempt,
     Decoded,
     Languages,
     Request,
-    Retry,
     Window,
 )
 from slimwhisper.live.mel import LiveMel
@@ -128,8 +128,8 @@ class Reader:
                     after = next((m - 8 for m in middles if m > at), at + 8)
                     scores[0, len(before) - 1 + i, max(at - 8, 0) : after] = 9
                 return Alignment(tokens, len(before), scores, (0.9,) * len(tokens))
-            case Retry():
-                return self._decoded(self.windows[-1], request.attempt.temperature)
+            case Attempt():
+                return self._decoded(self.windows[-1], request.temperature)
             case Window():
                 self.windows.append(request)
                 if request.mel is not None:
@@ -156,7 +156,7 @@ def vocabulary(dims: Dims = DIMS) -> Vocabulary:
 
 def update(stream: Stream, reader: Reader) -> None:
     """Run the update that is due."""
-    passage, window = stream.request()
+    passage, window = stream.next_window()
     request: Request | None = window
     while request is not None:
         request = stream.accept(passage, reader.answer(request))

@@ -19,7 +19,6 @@ from slimwhisper.engine.requests import (
     Attempt,
     Decoded,
     Request,
-    Retry,
     Rules,
     Search,
     Window,
@@ -171,7 +170,7 @@ def of_every_kind(plain: Sequence[Window], exact: bool) -> list[Asked]:
     mels = [w.mel for w in plain if w.mel is not None]
     heard = mels[0].shape[1] * 3 // 10 * 2  # frames
     before = (*TOKENIZER.sot_sequence, TOKENIZER.no_timestamps)
-    hot, again = Retry(Attempt(0.6, (1,))), replace(plain[2], mel=None)
+    hot, again = Attempt(0.6, (1,)), replace(plain[2], mel=None)
 
     def with_words(window: Window, *lines: str) -> Window:
         return with_rules(window, bonuses=hot_words(VOCABULARY, lines, 9.0))
