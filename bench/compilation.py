@@ -36,7 +36,6 @@ from slimwhisper.kernels.configurations import (
     Configuration,
     TritonDevice,
     configurations,
-    find_configuration,
 )
 from slimwhisper.kernels.gpu import choose_token, combine, heads, latent, norm
 
@@ -67,9 +66,8 @@ class Variant:
 
     Of the attention kernels, slots, lengths and splits are such numbers. Without flags a variant
     serves cross-attention; a bias for each position is launched where neighbouring frames are
-    merged. PAGE is launched by self-attention, whose texts are each a window of its own; with
-    row lengths where several tokens of a text are decoded in a step. A configuration for float16
-    also serves bfloat16.
+    merged. PAGE is launched by self-attention, whose texts are each a window of its own. A
+    configuration for float16 also serves bfloat16.
 
     Of the others: `combine` and `combine_mapped` end a split attention, here of the widest model
     and of the most parts; `add_norm` follows a block or is the first, before self-attention it
@@ -83,20 +81,14 @@ class Variant:
     flags: tuple[str, ...] = ()  # which of the kernel's flags are set
 
 
-def variants(configuration: Configuration, capability: int) -> list[Variant]:
-    """In which ways a configuration is launched on GPUs of a compute capability."""
-    c = configuration
+def variants(c: Configuration) -> list[Variant]:
+    """In which ways a configuration is launched."""
     heads = 1 if c.kernel == "heads" else c.width // HEAD  # queries of a text
     dtypes = HALVES if c.dtype == "float16" else (c.dtype,)
     # smaller blocks hold a text's queries, and are chosen
     pages = c.block_q < 2 * max(heads, 16)
     bias = c.kernel != "heads"
-    # a step's tokens are at least two: blocks that are too small for them are not chosen
-    device = TritonDevice(SHARED[capability], 1, capability)
-    chosen = find_configuration(c.kernel, c.dtype, c.width, 2 * heads, device)
-    large_enough = chosen is None or c.block_q >= chosen.block_q
     every = [(), *[("HAS_BIAS",)] * bias, *[("PAGE",)] * pages]
-    every += [("PAGE", "HAS_ROW_LENGTHS")] * large_enough
     return [Variant(c.kernel, dtype, c, flags) for flags in every for dtype in dtypes]
 
 
@@ -206,7 +198,7 @@ def jobs(every: bool = True, shared: Mapping[int, int] = SHARED) -> list[tuple[i
     for c, (capability, limit) in product(configurations(), shared.items()):
         if c.fits(capability, limit):
             chosen.setdefault((capability, c.kernel, c.dtype, c.width, c.block_q), c)
-    all_jobs = [(key[0], v) for key, c in chosen.items() for v in variants(c, key[0])]
+    all_jobs = [(key[0], v) for key, c in chosen.items() for v in variants(c)]
     all_jobs += [(capability, v) for v in other_variants() for capability in shared]
     if every:
         return all_jobs

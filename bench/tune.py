@@ -74,7 +74,7 @@ def compiled(candidate: Configuration) -> Configuration | None:
     shared, registers, capability = candidate.shared, candidate.registers, 0
     for tried in sorted(SHARED, reverse=True):
         try:
-            results = [compile_for(tried, variant) for variant in variants(candidate, tried)]
+            results = [compile_for(tried, variant) for variant in variants(candidate)]
         except Exception as error:
             print(f"  no: {candidate}: {str(error)[-100:]}")
             results = []

@@ -17,7 +17,7 @@ The sum is rounded to the stream's dtype; the norm is computed in at least float
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,11 +32,9 @@ class Reads:
     """For B windows over S slots of T positions; by default window b reads all of slot b."""
 
     slots: Tensor | None = None  # [B] int64: the slot that each window reads
-    # to read only the first positions, both; L is B, or N for the tokens of a step's texts
-    # [L] int64, 0 to T: later positions are never read; the N of a window's tokens are n, n + 1,
-    # n + 2 ..., its last token's being the largest
-    lengths: Tensor | None = None
-    # builds the mask [L, 1, T] in the queries' dtype, -inf from there on; kernels that take
+    # to read only the first positions, both
+    lengths: Tensor | None = None  # [B] int64, 0 to T: later positions are never read
+    # builds the mask [B, 1, T] in the queries' dtype, -inf from there on; kernels that take
     # `lengths` do not need it
     bias: Callable[[], Tensor] | None = None
     # [B, >= T / page] int64, instead of `slots`: a block table. Position t of a window is position
@@ -58,8 +56,8 @@ class Reads:
 
     def gathered(self, cache: Tensor, dim: int) -> Tensor:
         """The positions of every window's text, side by side: cache [pages, .., page, ..], whose
-        positions are dimension `dim`, -> [B, .., T, ..]. Zeros where no row of a window has a
-        token: there may be a NaN of another text, which would pass a mask.
+        positions are dimension `dim`, -> [B, .., T, ..]. Zeros where a window has no token: there
+        may be a NaN of another text, which would pass a mask.
         """
         assert self.block_table is not None
         page = cache.shape[dim]
@@ -67,29 +65,10 @@ class Reads:
         text = text[self.block_table[:, : -(-self.extent // page)]]  # [B, n, .., page, ..]
         text = text.movedim(1, dim).flatten(dim, dim + 1).narrow(dim, 0, self.extent)
         if self.lengths is not None:
-            longest = self.lengths.view(len(text), -1)[:, -1]
-            unwritten = torch.arange(self.extent, device=cache.device) >= longest[:, None]
+            unwritten = torch.arange(self.extent, device=cache.device) >= self.lengths[:, None]
             shape = [len(text), *[1] * (dim - 1), self.extent, *[1] * (text.ndim - dim - 1)]
             text = text.masked_fill(unwritten.view(shape), 0)
         return text.view(cache.dtype) if cache.itemsize == 1 else text
-
-    def lengths_per_window(self, windows: int) -> int:
-        """How many lengths each of B windows has: 0, 1 or one for each row."""
-        return 0 if self.lengths is None else len(self.lengths) // windows
-
-    def grouped(self, slots: int, count: int) -> tuple[int, "Reads"]:
-        """How many groups `count` rows form that each read with one length, over `slots` slots,
-        and what they read: the groups are the windows, or the rows where each token of a text has
-        its own length.
-        """
-        windows = self.windows(slots)
-        if self.lengths_per_window(windows) <= 1:
-            return windows, self
-        if self.block_table is not None:
-            table = self.block_table.repeat_interleave(count // windows, dim=0)
-            return count, replace(self, block_table=table)
-        ids = torch.arange(windows) if self.slots is None else self.slots
-        return count, replace(self, slots=ids.repeat_interleave(count // windows))
 
     def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """slots, block_table and lengths for a kernel, on the device of `like`.

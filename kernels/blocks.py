@@ -69,10 +69,9 @@ class _Reads(ctypes.Structure):
     )
 
     @staticmethod
-    def of(library: Library, latent: Latent, reads: Reads, windows: int) -> "_Reads | None":
-        """What is read of a latent [S, T, d] or [pages, page, d] by `windows` windows; None where C
-        cannot.
-        """
+    def of(library: Library, latent: Latent, reads: Reads) -> "_Reads | None":
+        """What is read of a latent [S, T, d] or [pages, page, d]; None where C cannot."""
+        windows = reads.windows(len(latent))
         values, page, whole = latent.values, latent.values.shape[1], latent.values.dtype == SHORTS
         if latent.factors is not None and not whole:  # float8
             return None
@@ -166,11 +165,11 @@ class LatentBlock(_Block):
         numbers = x.new_empty(rows * (1 + self.heads) * self.width)
         return numbers, torch.empty(parts * rows * self.heads * (self.width * 3 // 2 + 3))
 
-    def __call__(self, x: Tensor, latent: Latent, reads: Reads, windows: int) -> Tensor | None:
-        """x [..., d], latent [S, T, d] or [pages, page, d] -> [..., d]. reads: of `windows` windows
-        of adjacent rows, with one length each at most.
+    def __call__(self, x: Tensor, latent: Latent, reads: Reads) -> Tensor | None:
+        """x [..., d], latent [S, T, d] or [pages, page, d] -> [..., d]; the rows of a window are
+        adjacent.
         """
-        found = _Reads.of(self.library, latent, reads, windows) if self.runs(x) else None
+        found = _Reads.of(self.library, latent, reads) if self.runs(x) else None
         if found is None:
             return None
         out, rows, at = torch.empty_like(x), x.numel() // self.width, ctypes.addressof(found)
@@ -241,23 +240,19 @@ class DecoderLayers:
             self._structs[i] = _DecoderLayer(*addresses, text.values.data_ptr())
 
     def __call__(
-        self,
-        x: Tensor,
-        stored: tuple[Tensor, Tensor],
-        text: tuple[int, Reads],
-        audio: tuple[int, Reads],
+        self, x: Tensor, stored: tuple[Tensor, Tensor], text: Reads, audio: Reads
     ) -> Tensor | None:
         """x [R, d], the embeddings, which are overwritten -> [R, d]; None: layer by layer.
 
-        stored: page, and index within it, of each row's token, [R] int64. text, audio: for how many
-        windows, and what they read, with one length each at most.
+        stored: page, and index within it, of each row's token, [R] int64. text, audio: what is
+        read of them.
         """
         _, _, block, mlp, stored_text = self.layers[0]
         library, structs = block.library, ctypes.addressof(self._structs)
         if not block.runs(x) or not all(library.readable(t, torch.int64) for t in stored):
             return None
-        texts = _Reads.of(library, stored_text, text[1], text[0])
-        sounds = _Reads.of(library, self.audio, audio[1], audio[0])
+        texts = _Reads.of(library, stored_text, text)
+        sounds = _Reads.of(library, self.audio, audio)
         if texts is None or sounds is None:
             return None
         normed, out = torch.empty_like(x), torch.empty_like(x)

@@ -72,9 +72,7 @@ class ByTorch:
             latent = latent[reads.slots]
         values = latent.dequantized(queries.dtype)[:, None]
         grouped = queries.reshape(windows, 1, -1, queries.shape[-1])
-        bias = None if reads.bias is None else reads.bias().view(windows, 1, -1, values.shape[2])
-        if bias is not None and bias.shape[2] > 1:  # of each row: for all its heads
-            bias = bias.repeat_interleave(grouped.shape[2] // bias.shape[2], dim=2)
+        bias = None if reads.bias is None else reads.bias().unsqueeze(1)
         if reads.position_bias is not None:
             slots = slice(None) if reads.slots is None else reads.slots
             position_bias = reads.position_bias[slots][:, None, None].to(queries.dtype)
@@ -89,7 +87,7 @@ class ByTorch:
             keys, values = keys[reads.slots], values[reads.slots]
         if reads.block_table is not None:
             keys, values = reads.gathered(keys, 2), reads.gathered(values, 2)
-        mask = None if reads.bias is None else reads.bias().view(windows, 1, -1, keys.shape[2])
+        mask = None if reads.bias is None else reads.bias().unsqueeze(1)
         grouped = queries.unflatten(0, (windows, -1)).transpose(1, 2)
         output = head_attention(grouped, keys, values, mask)
         return output.transpose(1, 2).reshape(queries.shape)
@@ -160,8 +158,7 @@ class Kernels:
         Arguments:
             queries: [N, h, d] folded queries; the rows of one window are adjacent.
             latent: values [S, T, d]; N is a multiple of the number of windows in `reads`.
-            reads: which positions, and `position_bias`; of a float8 latent, at most one length for
-                each window.
+            reads: which positions, and `position_bias`.
             maps: [h, d_k, d], every head's B_i^T; None: the sums are returned as they are.
         Returns:
             [N, h, d_k], or [N, h, d] without maps.
@@ -176,8 +173,7 @@ class Kernels:
         """
         if block is None:
             return None
-        groups, reads = reads.grouped(len(latent), x.shape[:-1].numel())
-        output = block(x, latent, reads, groups)
+        output = block(x, latent, reads)
         if output is not None:
             self.used["latent", "c"] += 1
         return output

@@ -212,8 +212,8 @@ class Library:
         """As `Kernels.latent`."""
         if latent.factors is not None:
             return None
-        groups, reads = reads.grouped(len(latent), len(queries))
-        values, grouped = latent.values[:, None], queries.reshape(groups, 1, -1, queries.shape[-1])
+        windows, values = reads.windows(len(latent)), latent.values[:, None]
+        grouped = queries.reshape(windows, 1, -1, queries.shape[-1])
         output = self.attend(grouped, values, values, scale, reads)
         if output is None:
             return None
@@ -224,10 +224,10 @@ class Library:
         self, queries: Tensor, keys: Tensor, values: Tensor, reads: Reads = ALL
     ) -> Tensor | None:
         """As `Kernels.heads`."""
-        if len(queries) // reads.windows(len(keys)) > MAX_ROWS:
+        windows = reads.windows(len(keys))
+        if len(queries) // windows > MAX_ROWS:
             return None
-        groups, reads = reads.grouped(len(keys), len(queries))
-        grouped = queries.unflatten(0, (groups, -1)).transpose(1, 2)
+        grouped = queries.unflatten(0, (windows, -1)).transpose(1, 2)
         output = self.attend(grouped, keys, values, queries.shape[-1] ** -0.5, reads)
         return None if output is None else output.transpose(1, 2).reshape(queries.shape)
 
@@ -236,7 +236,6 @@ class Library:
     ) -> Tensor | None:
         """softmax(q_i K_i^T * scale + bias) V_i of every head i: queries [B, h, Q, d_k], keys and
         values [S, h, T, d_k], or [pages, h, page, d_k] with a block table -> [B, h, Q, d_k].
-        reads: at most one length for each window, with a bias for each position.
         """
         (windows, heads, count, d), page = queries.shape, keys.shape[2]
         table, bias = reads.block_table, reads.position_bias

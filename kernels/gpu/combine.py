@@ -50,7 +50,6 @@ def launch_arguments(
     """What the kernels of split attentions have in common, by name. cache: [S, ..., T, d]."""
     windows, length = reads.windows(len(cache)), cache.shape[-2]
     slots, block_table, lengths = reads.tensors(queries)
-    each = reads.lengths_per_window(windows)
     return {
         "queries": queries,
         "sums": parts.sums,
@@ -63,7 +62,7 @@ def launch_arguments(
         "positions": reads.positions(length),
         "splits": parts.splits,
         "has_slots": int(reads.slots is not None),
-        "lengths_per_window": each,
+        "has_lengths": int(reads.lengths is not None),
         "query_row_stride": queries.stride(0),
         "query_head_stride": queries.stride(1),
         "block_table_stride": 0 if reads.block_table is None else block_table.stride(0),
@@ -72,7 +71,6 @@ def launch_arguments(
         "BLOCK_T": c.block_t,
         "STAGES": c.stages,
         "PAGE": 0 if reads.block_table is None else length,
-        "HAS_ROW_LENGTHS": each > 1,
         "PRECISION": c.precision,
         "num_warps": c.warps,
         "num_stages": c.stages,
@@ -80,29 +78,24 @@ def launch_arguments(
 
 
 # Arguments that are used outside the loops only. Triton would compile a kernel again where one of
-# them is 1 or a multiple of 16. `has_slots` is 0 or 1: Triton 3.6 interprets no booleans.
+# them is 1 or a multiple of 16. `has_slots` and `has_lengths` are 0 or 1: Triton 3.6 interprets no
+# booleans.
 NOT_SPECIALIZED = (
     *("heads", "group", "positions", "rows", "splits", "factor_stride", "bias_stride"),
-    *("has_slots", "lengths_per_window"),
+    *("has_slots", "has_lengths"),
 )
 
-NO_ROW = tl.constexpr(1 << 20)  # more than the rows of any window
-MIN_SCORE = tl.constexpr(-3e38)  # below all scores, and finite: -inf then weighs 0, not NaN
 LOG2_E = tl.constexpr(math.log2(math.e))  # scores are in powers of 2
 
 
 @triton.jit
 def split_positions(
-    lengths, slots, window, split, positions, splits, BLOCK_T, lengths_per_window, has_slots
+    lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
 ):
-    """The slot of a window, and the positions [begin, end) that one split of it reads.
-
-    lengths_per_window: as `Reads.lengths_per_window`; a window's last one is its largest.
-    """
+    """The slot of a window, and the positions [begin, end) that one split of it reads."""
     length, slot = tl.cast(positions, tl.int32), window
-    if lengths_per_window:
-        last = (window + 1) * lengths_per_window - 1
-        length = tl.load(lengths + last).to(tl.int32)
+    if has_lengths:
+        length = tl.load(lengths + window).to(tl.int32)
     if has_slots:
         slot = tl.load(slots + window).to(tl.int64)
     size = tl.cdiv(tl.cdiv(length, splits), BLOCK_T) * BLOCK_T
@@ -122,17 +115,10 @@ def offsets_of(pages, slot, position, in_range, slot_stride, position_stride, PA
 
 
 @triton.jit
-def first_rows(lengths, window, lengths_per_window, position, in_range):
-    """The first row of a window that reads each position, where each row has a length."""
-    first_length = tl.load(lengths + window * lengths_per_window).to(tl.int32)
-    return tl.where(in_range, position - first_length + 1, NO_ROW)
-
-
-@triton.jit
 def softmax_step(scores, maximum, weight_sum):
     """Adds a tile's scores [Q, T], in powers of 2, to an online softmax (arXiv 1805.02867).
 
-    The maximum begins with -inf, or with `MIN_SCORE` where all scores of a query may be -inf.
+    The maximum begins with -inf; a tile has a position.
     Returns the tile's weights [Q, T] and, each [Q], the factor for the older sums, the new maximum
     and the new sum of weights.
     """

@@ -16,11 +16,9 @@ from torch import Tensor
 from slimwhisper.kernels.attention import ALL, Reads
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
-    MIN_SCORE,
     NOT_SPECIALIZED,
     PartialSums,
     combine,
-    first_rows,
     launch_arguments,
     offsets_of,
     softmax_step,
@@ -45,7 +43,7 @@ def split_heads_kernel(
     positions,
     splits,
     has_slots,
-    lengths_per_window,
+    has_lengths,
     query_row_stride,  # strides, in elements
     query_head_stride,
     out_row_stride,
@@ -59,14 +57,13 @@ def split_heads_kernel(
     BLOCK_T: tl.constexpr,
     STAGES: tl.constexpr,
     PAGE: tl.constexpr,  # positions of a page; 0: without a block table
-    HAS_ROW_LENGTHS: tl.constexpr,  # each row of a window has its own
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of rows, heads of all windows, splits."""
     head, split = tl.program_id(1) % heads, tl.program_id(2)
     window = (tl.program_id(1) // heads).to(tl.int64)
     slot, begin, end = split_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_per_window, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
     )
 
     index = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -75,7 +72,7 @@ def split_heads_kernel(
     column = tl.arange(0, D)
     query_pointers = queries + row * query_row_stride + head * query_head_stride
     q = tl.load(query_pointers[:, None] + column[None, :], mask=valid[:, None], other=0.0)
-    maximum = tl.full([BLOCK_Q], MIN_SCORE if HAS_ROW_LENGTHS else float("-inf"), tl.float32)
+    maximum = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight_sum = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, D], tl.float32)
 
@@ -91,11 +88,7 @@ def split_heads_kernel(
         k = tl.load(keys + tile, mask=in_range[:, None], other=0.0)
         v = tl.load(values + tile, mask=in_range[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        visible = in_range[None, :]
-        if HAS_ROW_LENGTHS:
-            first_row = first_rows(lengths, window, lengths_per_window, position, in_range)
-            visible = first_row[None, :] <= index[:, None]
-        scores = tl.where(visible, scores * scale_log2, float("-inf"))
+        scores = tl.where(in_range[None, :], scores * scale_log2, float("-inf"))
         p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
         acc = tl.dot(p.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
 

@@ -106,8 +106,8 @@ class Variant:
 
 
 def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
-    """The kernel for a call of `attend`, or None if there is none: several lengths for the rows of
-    a window, position_bias, another dtype or width, or more queries than fit.
+    """The kernel for a call of `attend`, or None if there is none: position_bias, another dtype
+    or width, or more queries than fit.
     """
     rows, heads, width = queries.shape
     windows = reads.windows(len(latent))
@@ -115,7 +115,7 @@ def variant_of(queries: Tensor, latent: Latent, reads: Reads) -> Variant | None:
     halves = (torch.float16,) if float8 else (torch.float16, torch.bfloat16)
     if queries.dtype not in halves or not (float8 or values.dtype == queries.dtype):
         return None
-    if reads.lengths_per_window(windows) > 1 or reads.position_bias is not None:
+    if reads.position_bias is not None:
         return None
     variant = Variant(
         width,

@@ -17,12 +17,10 @@ from slimwhisper.kernels.attention import ALL, Reads
 from slimwhisper.kernels.configurations import Configuration
 from slimwhisper.kernels.gpu.combine import (
     LOG2_E,
-    MIN_SCORE,
     NOT_SPECIALIZED,
     PartialSums,
     combine_and_map,
     empty_by_head,
-    first_rows,
     launch_arguments,
     offsets_of,
     softmax_step,
@@ -46,7 +44,7 @@ def split_latent_kernel(
     positions,
     splits,
     has_slots,
-    lengths_per_window,
+    has_lengths,
     query_row_stride,  # strides, in elements
     query_head_stride,
     latent_slot_stride,
@@ -61,14 +59,13 @@ def split_latent_kernel(
     STAGES: tl.constexpr,
     PAGE: tl.constexpr,  # positions of a page; 0: without a block table
     HAS_BIAS: tl.constexpr,
-    HAS_ROW_LENGTHS: tl.constexpr,  # each row of a window has its own
     PRECISION: tl.constexpr,
 ):
     """Grid: blocks of queries (adjacent, so that they find the latent in L2), windows, splits."""
     window, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     window_queries = heads * group
     slot, begin, end = split_positions(
-        lengths, slots, window, split, positions, splits, BLOCK_T, lengths_per_window, has_slots
+        lengths, slots, window, split, positions, splits, BLOCK_T, has_lengths, has_slots
     )
 
     query = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
@@ -89,7 +86,7 @@ def split_latent_kernel(
             q_block = tl.reshape(q_block, [BLOCK_Q, SLICES, BLOCK_D // SLICES]).permute(1, 0, 2)
         q = q + (q_block,)
         acc = acc + (tl.zeros([BLOCK_Q, BLOCK_D], tl.float32),)
-    maximum = tl.full([BLOCK_Q], MIN_SCORE if HAS_ROW_LENGTHS else float("-inf"), tl.float32)
+    maximum = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     weight_sum = tl.zeros([BLOCK_Q], tl.float32)
 
     for t in tl.range(begin, end, BLOCK_T, num_stages=STAGES):
@@ -117,11 +114,7 @@ def split_latent_kernel(
         if HAS_BIAS:
             position_bias = tl.load(bias + slot * bias_stride + position, mask=in_range, other=0.0)
             scores = scores + (position_bias * LOG2_E)[None, :]
-        visible = in_range[None, :]
-        if HAS_ROW_LENGTHS:
-            first_row = first_rows(lengths, window, lengths_per_window, position, in_range)
-            visible = (first_row * heads)[None, :] <= query[:, None]
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = tl.where(in_range[None, :], scores, float("-inf"))
         p, rescale, maximum, weight_sum = softmax_step(scores, maximum, weight_sum)
         new_acc = ()
         for i in tl.static_range(BLOCKS_D):

@@ -262,9 +262,8 @@ class LatentSteps:
         attention, latent = self.cross.attention, self.cross.store.latent
         if not prefers_latent(rows.group, attention.heads, x.shape[1]):
             return None
-        reads = rows.audio_reads(rows.slots, latent.values.shape[1], x.dtype)
-        audio = reads.grouped(len(latent), len(x))
-        text = self.self_.reads(step).grouped(len(self.self_.latent), len(x))
+        audio = rows.audio_reads(rows.slots, latent.values.shape[1], x.dtype)
+        text = self.self_.reads(step)
         hidden = self.layers(x, self.self_.step_locations(step), text, audio)
         if hidden is not None:
             attention.kernels.used["latent", "c"] += 1

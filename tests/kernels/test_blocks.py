@@ -73,15 +73,15 @@ def test_attention(any_c: Library, seed: int, threads: int) -> None:
     rows, weights = len(call.queries), latent_weights(any_c.dtype)
     assume(any_c.dtype == torch.float32 or rows <= BFLOAT16_ROWS)
     x, stored = noise(rows, 1, WIDTH, seed=8, dtype=any_c.dtype), made(call.latent)
-    groups, reads = call.reads.grouped(len(stored), rows)
+    reads = call.reads
     with threads_of(threads):
-        found = made(LatentBlock.of(any_c, *weights))(x, stored, reads, groups)
+        found = made(LatentBlock.of(any_c, *weights))(x, stored, reads)
         assert_near(found, attended(x, weights, call))
         if any_c.dtype == torch.float32:  # by halves bit for bit the same
             other = made(LatentBlock.of(any_c, *halves_of(weights)))
-            assert torch.equal(other(x, stored, reads, groups), found)
+            assert torch.equal(other(x, stored, reads), found)
             half, again = Latent(stored.values.half()), Latent(stored.values.half().float())
-            assert torch.equal(other(x, half, reads, groups), other(x, again, reads, groups))
+            assert torch.equal(other(x, half, reads), other(x, again, reads))
 
 
 @examples(15)
@@ -136,17 +136,15 @@ def test_what_they_leave(any_c: Library) -> None:
     dtype = any_c.dtype
     weights, x, z = latent_weights(dtype), noise(1, 1, WIDTH).to(dtype), noise(1, 9, WIDTH)
     block, latent = made(LatentBlock.of(any_c, *weights)), Latent(z.to(dtype))
-    assert (
-        block(x, Latent(z.double()), ALL, 1) is None and block(x.double(), latent, ALL, 1) is None
-    )
+    assert block(x, Latent(z.double()), ALL) is None and block(x.double(), latent, ALL) is None
     if dtype == torch.bfloat16:
-        assert block(noise(BFLOAT16_ROWS + 1, 1, WIDTH).to(dtype), latent, ALL, 1) is None
+        assert block(noise(BFLOAT16_ROWS + 1, 1, WIDTH).to(dtype), latent, ALL) is None
     else:
         halves = halves_of(weights)
         assert LatentBlock.of(any_c, *halves[:3], *weights[3:]) is None, "of both kinds"
         assert LatentBlock.of(any_c, *(w.half() for w in weights)) is None, "biases are in float32"
     with FlopCounterMode(display=False):
-        assert block(x, latent, ALL, 1) is None
+        assert block(x, latent, ALL) is None
         assert any_c.add_norm(x[0], None, noise(WIDTH), noise(WIDTH)) is None
     assert LatentBlock.of(None, *weights) is None
     assert LatentBlock.of(any_c, weights[0], None, *weights[2:]) is None, "a form without a map"
@@ -172,9 +170,8 @@ def test_attention_in_whole_numbers(c: Library, seed: int, threads: int) -> None
     stored = Latent.allocate(tuple(plain.shape), plain.device, torch.int16)
     stored.write(slice(None), plain)
     x = noise(len(call.queries), 1, WIDTH, seed=8)
-    groups, reads = call.reads.grouped(len(stored), len(x))
     with threads_of(threads):
-        found = block(x, stored, reads, groups)
+        found = block(x, stored, call.reads)
     expected = attended(x, [query, keys, values, out, query_bias, out_bias], call)
     assert 0 < (made(found) - expected).norm() / expected.norm() < 5e-4
 

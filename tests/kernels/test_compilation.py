@@ -27,7 +27,7 @@ def compiled(*flags: str) -> list[dict[str, Any]]:
 def test_it_compiles_without_spills(flags: str) -> None:
     """A tenth of the variants, and a few of large-v3 on a B200 and on a GeForce 5090."""
     made = compiled(*flags.split())
-    assert len(made) == (4 if flags else len(jobs(every=False)))
+    assert len(made) == (2 if flags else len(jobs(every=False)))
     for one in made:
         row, limit = one["configuration"] or {}, SHARED[one["capability"]]
         assert one["stack"] == 0, one
@@ -52,7 +52,6 @@ def test_each_way_of_launching_is_compiled() -> None:
     for kernel in ("latent", "heads"):
         for dtype in ("float16", "bfloat16", "float32"):
             assert {(kernel, dtype), (kernel, dtype, "PAGE")} <= ways(jobs())
-            assert (kernel, dtype, "HAS_ROW_LENGTHS", "PAGE") in ways(jobs())
     assert ("latent", "float32", "HAS_BIAS") in ways(jobs())
     chosen = {
         (at, find_configuration(c.kernel, c.dtype, c.width, c.block_q, TritonDevice(limit, 1, at)))

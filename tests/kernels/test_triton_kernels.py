@@ -107,7 +107,7 @@ def test_split_latent(
 @examples(18)
 @given(seed=SEEDS, dtype=st.sampled_from(DTYPES), splits=st.sampled_from([1, 3]))
 def test_every_way_to_read(latent: bool, seed: int, dtype: torch.dtype, splits: int) -> None:
-    """Some parts have nothing for a text's first tokens."""
+    """Some windows have nothing to read, and some of the others' parts."""
     kinds = {"strides": (1, 2), "latent": latent, "heads": (1, 3)}
     call = make_call(seed, dtype, [64], (1, 129), **kinds, device=DEVICE)
     (rows, heads, _), windows = call.queries.shape, call.own.shape[1]

@@ -23,17 +23,13 @@ def heads_reference(
     """
     windows, out = len(keys), torch.zeros_like(queries)
     for b, rows in enumerate(queries.unflatten(0, (windows, -1))):
-        ends = None if reads.lengths is None else reads.lengths.view(windows, -1)[b][:, None]
-        longest = keys.shape[2] if ends is None else int(ends[-1])
-        if not longest:
+        length = keys.shape[2] if reads.lengths is None else int(reads.lengths[b])
+        if not length:
             continue
-        mask = rows.new_zeros(1, longest)
+        mask = None
         if reads.position_bias is not None:
-            mask = mask + reads.position_bias[b, :longest].to(rows.dtype)
-        if ends is not None:
-            past = torch.arange(longest, device=ends.device) >= ends
-            mask = mask.expand(len(past), -1).masked_fill(past, float("-inf"))
-        kept = (t[b, :, :longest].expand(rows.shape[1], -1, -1) for t in (keys, values))
+            mask = reads.position_bias[b, None, :length].to(rows.dtype)
+        kept = (t[b, :, :length].expand(rows.shape[1], -1, -1) for t in (keys, values))
         found = F.scaled_dot_product_attention(rows.transpose(0, 1), *kept, mask, scale=scale)
         out.unflatten(0, (windows, -1))[b] = found.transpose(0, 1)
     return out
@@ -82,7 +78,7 @@ def make_call(
     shortest: the least length of what is read. strides: of positions, in their columns.
     latent: None: of keys and values, too.
     """
-    ways = "slots pages lengths tokens bias".split()
+    ways = "slots pages lengths bias".split()
     generator, choice = torch.Generator().manual_seed(seed), random.Random(seed).choice
     kinds = {way for way in ways if choice((True, False))}
     is_latent = choice((True, False)) if latent is None else latent
@@ -93,17 +89,11 @@ def make_call(
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    def whole(low: int, high: int) -> Tensor:
-        return torch.randint(low, high, (windows, 1), generator=generator).to(device)
-
     lengths = slots = table = bias = kept_bias = None
-    if "tokens" in kinds:  # a window's rows are a text's last ones, and each sees up to itself
-        lengths = (whole(1, count + 1) + torch.arange(group, device=device)).clamp(max=count)
-        lengths[0] += count - lengths[0, -1]  # a part may have nothing for a text's first tokens
-    elif "lengths" in kinds or "pages" in kinds:
-        lengths = whole(shortest, count + 1)
+    if "lengths" in kinds or "pages" in kinds:
+        lengths = torch.randint(shortest, count + 1, (windows,), generator=generator).to(device)
         lengths[0] = shortest
-    longest = [count] * windows if lengths is None else lengths[:, -1].tolist()
+    longest = [count] * windows if lengths is None else lengths.tolist()
     own = normal(2, windows, 1 if is_latent else head_count, count, width)
     own = own[:1].expand_as(own) if is_latent else own
     if "pages" in kinds:
@@ -130,8 +120,7 @@ def make_call(
             bias = normal(windows, count).float()
             kept_bias = bias.new_full((places, count + 3), NAN)[:, :count]
             kept_bias[order] = bias
-    flat = None if lengths is None else lengths.flatten()
-    reads = Reads(slots, flat, None, table, count, kept_bias)
+    reads = Reads(slots, lengths, None, table, count, kept_bias)
     queries = 2 * normal(head_count, windows * group, width).transpose(0, 1)
     stored = Latent(kept[0, :, 0]) if is_latent else None
     return Call(queries, kept[0], kept[1], stored, reads, own, bias)
