@@ -92,7 +92,7 @@ class Rows:
     ids: Tensor  # [R] int64: the index of each row's text in the stores without pages
     slots: Tensor  # [W] int64
     group: int = 1
-    table: Tensor | None = None  # [W * group, pages] int64; None: text i has the i-th pages
+    table: Tensor | None = None  # [R, pages] int64; None: text i has the i-th pages
     lengths: Tensor | None = None  # [R] int64: of padded prompts
     audio: Tensor | None = None  # [W] int64: encoder positions of each window; None: all of them
     # the first id, the first slot, if they are consecutive: they are then read without a copy

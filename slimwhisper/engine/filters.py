@@ -7,7 +7,7 @@ and not at the prompt.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import reduce
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
@@ -446,18 +446,6 @@ class Filters:
         for f, setting in in_use.items():
             if f is not self.timestamps:
                 f.apply(logits, texts, setting)
-
-
-def advance(
-    rows: slice, states: Mapping[LogitFilter, State], tokens: Tensor, active: Tensor | None = None
-) -> None:
-    """Record one more token [R] of texts in these states, in some rows of a group. active [R] bool:
-    of these alone; the others get the states as they are.
-    """
-    for f, state in states.items():
-        every = zip(f.state, state, f.after(state, tokens), strict=True)
-        for tensor, before, after in list(every)[f.fixed :]:
-            tensor[rows] = after if active is None else torch.where(active, after, before)
 
 
 def bonus_of(filters: Iterable[LogitFilter]) -> BonusFilter | None:

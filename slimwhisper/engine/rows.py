@@ -19,7 +19,7 @@ from torch import Tensor
 
 from slimwhisper.cache.base import PAGE, Rows, pages_of
 from slimwhisper.devices import padded
-from slimwhisper.engine.filters import Filters, InUse, Texts, advance, bonus_of
+from slimwhisper.engine.filters import Filters, InUse, Texts, bonus_of
 from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules
 from slimwhisper.engine.scheduler import Ticket, TicketState
 from slimwhisper.model.model import Model
@@ -318,11 +318,11 @@ class RowState:
         self.texts.last[block] = tokens
         self.positions[block] += 1
         self.counts[block] += 1 if active is None else active
-        advance(block, texts.states, tokens, active)
-        self.stay_within_buffers(block)
-
-    def stay_within_buffers(self, block: slice) -> None:
-        """For the rows that pad a graph, which advance like all others."""
+        for f, state in texts.states.items():
+            every = zip(f.state, state, f.after(state, tokens), strict=True)
+            for tensor, before, after in list(every)[f.fixed :]:
+                tensor[block] = after if active is None else torch.where(active, after, before)
+        # texts that have ended, and the rows that pad a graph, advance like all others
         self.positions[block].clamp_(max=self.context - 1)
         self.counts[block].clamp_(max=self.limit - 1)
 
