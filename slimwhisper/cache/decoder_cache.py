@@ -90,33 +90,20 @@ class CachePlan:
         return StoreShape(count, length, device or weight.device, weight.dtype, self.kernels)
 
 
-@dataclass(slots=True)
-class AudioLengths:
-    """How much of each slot holds audio."""
-
-    positions: Tensor  # [slots] int64: of the encoder
-    all_whole: bool = True  # no window was shorter so far
-
-
 class CrossCache:
     """The audio of `slots` windows, for all layers. Allocated once; it never grows."""
 
     def __init__(
-        self,
-        plan: CachePlan,
-        slots: int,
-        frames: int,
-        device: torch.device | None = None,
+        self, plan: CachePlan, slots: int, frames: int, device: torch.device | None = None
     ) -> None:
         """frames: p, encoder positions per window. device: None: that of the weights; "meta" takes
         no memory, but `nbytes` is right.
         """
         self.slots, self.frames = slots, frames
         shape = plan.store_shape(slots, frames, device)
-        self.device = shape.device
-        self.lengths = AudioLengths(
-            torch.full((slots,), frames, dtype=torch.int64, device=self.device)
-        )
+        # encoder positions with audio in each slot
+        self.lengths = torch.full((slots,), frames, dtype=torch.int64, device=shape.device)
+        self.all_whole = True  # no window was shorter so far
         self.stores: list[CrossStore] = []
         self.layers: list[CrossLayer] = []
         shared: dict[Form, CrossStore] = {}
@@ -131,22 +118,20 @@ class CrossCache:
 
     def with_lengths(self, rows: Rows) -> Rows:
         """The rows with the lengths of their windows' audio, unless all windows are whole."""
-        if self.lengths.all_whole:
-            return rows
-        return replace(rows, audio=self.lengths.positions[rows.slots])
+        return rows if self.all_whole else replace(rows, audio=self.lengths[rows.slots])
 
     def put(self, slots: Tensor, features: Tensor) -> bool:
         """Store encoder outputs `features` [G, q, d], q up to p, in `slots` [G] int64; returns
         whether they are the first of windows shorter than p.
         """
         positions = features.shape[1]
-        short, lengths = positions < self.frames, self.lengths
+        short = positions < self.frames
         for store in self.stores:
             for t in store.tensors if short else ():  # an earlier NaN would pass some forms' masks
                 t[slots] = 0
             store.put(slots, features)
-        first, lengths.all_whole = short and lengths.all_whole, lengths.all_whole and not short
-        lengths.positions.index_fill_(0, slots, positions)
+        first, self.all_whole = short and self.all_whole, self.all_whole and not short
+        self.lengths.index_fill_(0, slots, positions)
         return first
 
     def nbytes(self) -> int:
