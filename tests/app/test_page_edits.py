@@ -137,6 +137,11 @@ def test_find_and_replace_in_all_files(shown: BrowserPage) -> None:
     page.get_by_role("button", name="Replace", exact=True).click()
     page.wait_for_selector(".sw-row >> text=Is Mrs $& Smith on board?")
     assert said.text_content() == "2 of 5 in 2 files"
+    row(shown, 3).get_by_text("No.").dblclick()
+    page.keyboard.type("Nope.")
+    page.get_by_role("button", name="Replace", exact=True).click()  # leaving the field moves it
+    page.wait_for_selector(".sw-announced >> text=0 replaced", state="attached")
+    assert said.text_content() == "2 of 5 in 2 files"
     page.get_by_label("Replace with").fill("Smith")
     row(shown, 0, 1).get_by_text("Smiht").dblclick()
     page.keyboard.type("Smiht-Smiht.")

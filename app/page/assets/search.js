@@ -119,7 +119,7 @@ export class Search {
       card === current.card && index === current.index && start === current.start);
     const matches = this.matches.filter((match) => all || isCurrent(match));
     const files = Map.groupBy(matches, (match) => match.card);
-    const at = Math.max(this.matches.indexOf(matches[0]), 0);
+    const at = matches.length ? this.matches.indexOf(matches[0]) : this.at;
     await this.player.attempt(async () => {
       const changed = [];
       let count = 0;
