@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 from rapidfuzz.distance import Indel
@@ -59,13 +59,14 @@ class Match:
 
 
 def heard_words(segments: Iterable[Segment]) -> Iterator[HeardWord]:
-    """The words of a transcript with word times; in scripts without spaces, the characters."""
+    """The words of a transcript with word times, divided as those of a script."""
     for segment in segments:
-        for word in segment.words or ():
-            parts = words_of([word.word])
-            edges = np.linspace(word.start, word.end, len(parts) + 1).tolist()
-            for part, start, end in zip(parts, edges, edges[1:], strict=False):
-                yield HeardWord(part.key, part.text, start, end)
+        words, at = segment.words or (), 0
+        edges = (np.linspace(w.start, w.end, len(w.word) + 1).tolist() for w in words)
+        times = [times for of_word in edges for times in pairwise(of_word)]  # of each character
+        for part in words_of(["".join(w.word for w in words)]):
+            first, at = at, at + len(part.text)
+            yield HeardWord(part.key, part.text, times[first][0], times[at - 1][1])
 
 
 def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:

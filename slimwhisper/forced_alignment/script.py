@@ -11,7 +11,7 @@ from slimwhisper.errors import OptionError
 from slimwhisper.subtitles.cues import units
 
 MOST_MIB = 4  # of a text: some 80 hours of speech
-MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")  # of subtitles; not spoken
+MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}|&#?\w+;")  # of subtitles; not spoken
 CUE_TIMES = re.compile(r"^\s*(?:\d+:)?\d+:\d+[.,]\d+\s+-->\s")
 LYRICS_TAG = re.compile(r"^\s*((?:\[\d+:\d+(?:[.:]\d+)?\])+)(.*)$")
 WORD_TAG = re.compile(r"<\d+:\d+(?:[.:]\d+)?>")
@@ -28,6 +28,7 @@ class ScriptWord:
 
 
 CUES = (".srt", ".vtt")  # files of cues; others have lines
+NOT_READ = (".ass", ".json", ".rttm", ".ssa", ".tsv")  # their times and names are not spoken
 
 
 def read_script(path: Path) -> dict[int, str]:
@@ -36,6 +37,8 @@ def read_script(path: Path) -> dict[int, str]:
 
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
+    if path.suffix.lower() in NOT_READ:
+        raise OptionError(f"{path}: is neither text nor .srt, .vtt or .lrc; save it as one of them")
     lines = parse_script(read_text(path, MOST_MIB), path.suffix)
     if not lines:
         raise OptionError(f"{path}: no text in it; give the text of the recording")

@@ -351,15 +351,23 @@ def shown(transcript: Transcript) -> Transcript:
     segments = [s for s in spoken if s.text.strip() or s.end - s.start >= SHORTEST]
     parts: list[Sequence[Any]] = [s.words or [s] for s in segments]
     times = iter(_lengthened([(part.start, part.end) for group in parts for part in group]))
+    result = list(segments)
     for i, (segment, group) in enumerate(zip(segments, parts, strict=True)):
         new = [replace(part, start=a, end=b) for part, (a, b) in zip(group, times, strict=False)]
         if not segment.words:
-            segments[i] = new[0]
+            result[i] = new[0]
         elif new != segment.words:
             start = segment.start + new[0].start - group[0].start
-            end = max(segment.end + new[-1].end - group[-1].end, start + MIN_CUE)
-            segments[i] = replace(segment, start=round(start, 3), end=round(end, 3), words=new)
-    return replace(transcript, segments=segments)
+            later = max(0.0, new[-1].end - max(group[-1].end, segment.end))
+            end = max(segment.end + later, start + MIN_CUE)
+            result[i] = replace(segment, start=round(start, 3), end=round(end, 3), words=new)
+    for i, (before, after) in enumerate(pairwise(segments)):
+        one, other = result[i : i + 2]
+        if before.end <= after.start and one.end > other.start:
+            last = one.words[-1].end if one.words else one.end
+            border = max(other.start, min(one.end, last))
+            result[i : i + 2] = replace(one, end=border), replace(other, start=border)
+    return replace(transcript, segments=result)
 
 
 def _lengthened(times: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -125,7 +125,8 @@ def _words_within_lines(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]
             if not piece.word.strip():
                 space += piece.word
                 continue
-            word, space = replace(piece, word=space + piece.word), ""
+            end = min(piece.end, piece.start + MAX_SECONDS)
+            word, space = replace(piece, word=space + piece.word, end=end), ""
             limit = line_columns(word.word)
             if columns(word.word) <= limit:
                 yield index, word

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimwhisper.forced_alignment.matching import HeardWord, Match, match
+from slimwhisper.forced_alignment.matching import HeardWord, Match, heard_words, match
 from slimwhisper.forced_alignment.pieces import Piece, pieces_of
 from slimwhisper.forced_alignment.script import words_of
+from slimwhisper.types import Segment, Word
 from tests.support.fuzz import examples
 
 LINES = ["the quick brown fox", "jumps over the lazy dog", "and runs away"]
@@ -37,6 +38,16 @@ def test_words_heard_as_others_or_not_at_all_are_placed_between() -> None:
     assert times["quick"] == (0.5, 1.0) or times["brown"] == (0.5, 1.0)
     ends = [p.end for p in result.placed]
     assert ends == sorted(ends) and all(p.start <= p.end for p in result.placed)
+
+
+def test_parts_of_a_word_are_heard_as_one() -> None:
+    """As Whisper has them: "real", "-time"."""
+    words = [Word(" A", 0, 1, 1), Word(" real", 1, 2, 1), Word("-time", 3, 4, 1)]
+    segment = Segment(0, 0, 0, 4, " A real-time", [], 0, 0, 1, 0, words)
+    assert list(heard_words([segment])) == [
+        HeardWord("a", " A", 0, 1),
+        HeardWord("realtime", " real-time", 1, 4),
+    ]
 
 
 KINDS = st.lists(st.sampled_from(("both", "both", "both", "missing", "extra")), max_size=40)

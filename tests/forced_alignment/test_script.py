@@ -71,6 +71,7 @@ def test_words_are_compared_without_case_and_punctuation() -> None:
 
     assert keys("“Straße”, it's — OK!") == ["strasse", "its", "ok"]
     assert keys("今日は") == ["今", "日", "は"]
+    assert keys("R&amp;D &lt;don&#39;t&gt;") == ["rd", "dont"]
     assert keys("- ♪ -") == [] and keys("") == []
 
 
@@ -89,6 +90,7 @@ def test_files(tmp_path: Path) -> None:
             read_script(path)
     problems = {" \n": "is empty", "talk.srt": r"give Path\('talk", None: "NoneType", b"a": "bytes"}
     problems[tmp_path / "none.txt"] = r"none\.txt: cannot be read"
+    problems[tmp_path / "talk.ASS"] = r"talk\.ASS: is neither text nor \.srt"
     for text, problem in problems.items():
         with pytest.raises(OptionError, match=problem):
             as_lines(text)  # type: ignore[arg-type]

@@ -57,9 +57,9 @@ def test_no_rttm_at_all(tmp_path: Path, data: bytes) -> None:
 
 
 def test_one_recording_of_several(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD + GOOD.replace("talk", "other").replace("ann", "bob"), "all.rttm")
-    assert turns_of_recording(path, "other")[0].speaker == "bob"
-    with pytest.raises(AudioError, match=r"^third: .*all\.rttm has other recordings \(talk, other"):
+    path = write(tmp_path, GOOD + GOOD.replace("talk", "my_2nd").replace("ann", "bob"), "all.rttm")
+    assert turns_of_recording(path, "my 2nd")[0].speaker == "bob"
+    with pytest.raises(AudioError, match=r"^third: .*all\.rttm has other recordings \(talk, my_2"):
         turns_of_recording(path, "third")
     write(tmp_path, GOOD.replace("ann", "cy"), "second.rttm")
     assert turns_of_recording(tmp_path, "second")[0].speaker == "cy", "a folder has one for each"

@@ -140,6 +140,8 @@ def test_times_that_go_back_or_fall_together() -> None:
     made = to_sentences([segment(w.word, w.start, w.end, [w]) for w in words], "en")
     assert [(s.start, s.text) for s in made] == [(5.0, " one."), (1.0, " two. x")]
     assert made[0].end == pytest.approx(5.84)
+    (long,) = to_sentences([segment(" a", 1.0, 30.0, [Word(" a", 1.0, 30.0, 1.0)])], "en")
+    assert long.end == 8.0, "no cue is longer than seven seconds"
     both = [replace(segment(" a", 1.0, 2.0), speaker=n) for n in ("A", "B")]
     one, other = to_sentences(both, "en", 2.0)
     assert one.end <= other.start < other.end
