@@ -85,6 +85,10 @@ def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:
             partner[op.src_start : op.src_end] = np.arange(op.dest_start, op.dest_end)
             same[op.src_start : op.src_end] = True
             script_at, heard_at = op.src_end, op.dest_end
+    for i in reversed(range(len(words) - 1)):  # of equal words, that by the next one of the line
+        nearer, one_line = partner[i + 1] - 1, words[i].line == words[i + 1].line
+        if one_line and same[i] and same[i + 1] and heard[nearer].key == words[i].key:
+            partner[i] = nearer
     lines = np.full(len(heard), -1)
     kept: list[int] = []
     certain = set[int]()

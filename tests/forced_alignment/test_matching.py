@@ -40,6 +40,12 @@ def test_words_heard_as_others_or_not_at_all_are_placed_between() -> None:
     assert ends == sorted(ends) and all(p.start <= p.end for p in result.placed)
 
 
+def test_a_line_begins_where_it_goes_on() -> None:
+    """Not with the same words of a sentence before it that is not in the script."""
+    result = found(f"{LINES[0]} the dog slept the dog ran", [LINES[0], "the dog ran"])
+    assert [span.text for span in result.unscripted(())] == ["the dog slept"]
+
+
 def test_parts_of_a_word_are_heard_as_one() -> None:
     """As Whisper has them: "real", "-time"."""
     words = [Word(" A", 0, 1, 1), Word(" real", 1, 2, 1), Word("-time", 3, 4, 1)]
