@@ -141,13 +141,16 @@ def _turns(transcript: Transcript) -> list[tuple[float, float, str]]:
     """Start, end and speaker of each turn."""
     turns: list[tuple[float, float, str]] = []
     for segment in transcript.segments:
-        if segment.speaker is None or segment.end <= segment.start:
+        start, end = segment.start, segment.end
+        if segment.words:  # without the time to read a sentence
+            start, end = segment.words[0].start, segment.words[-1].end
+        if segment.speaker is None or end <= start:
             continue
-        start, end, speaker = turns[-1] if turns else (0.0, 0.0, None)
-        if speaker == segment.speaker and segment.start - end < TURN_GAP:
-            turns[-1] = (start, max(end, segment.end), segment.speaker)
+        first, last, speaker = turns[-1] if turns else (0.0, 0.0, None)
+        if speaker == segment.speaker and start - last < TURN_GAP:
+            turns[-1] = (first, max(last, end), segment.speaker)
         else:
-            turns.append((segment.start, segment.end, segment.speaker))
+            turns.append((start, end, segment.speaker))
     return turns
 
 
@@ -357,7 +360,7 @@ def write_lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
             times = [f"<{_minutes(word.start)}>" for word in cue.words]
             text = "".join(map("".join, zip(times, words, strict=True))) + f"<{_minutes(cue.end)}>"
         print(f"[{_minutes(cue.start)}]{_TAG.sub('(', cue.label)}{text}", file=file)
-        end = cue.end
+        end = max(end or 0.0, cue.end)  # people may speak at the same time
     if end is not None:
         print(f"[{_minutes(end)}]", file=file)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from slimwhisper.outputs import DIARIZE, FORMATS, RECORDING, formats_of
@@ -71,6 +72,8 @@ def test_rttm_is_read_back(tmp_path: Path) -> None:
     spans = (0.0, 1.5), (2.0, 3.0), (7.0, 8.0)
     assert turns == [Turn(*span, name) for span, name in zip(spans, names, strict=True)]
     assert written("rttm").split()[1] == "recording"
+    read = replace(TALK, segments=[replace(s, end=s.end + 0.5) for s in TALK.segments])
+    assert written("rttm", read) == written("rttm"), "without the time to read a sentence"
     nobody = Transcript(" one two", [segment(0, 0.0, 1.0, " one two", None)], "en")
     assert written("rttm", nobody) == ""
 

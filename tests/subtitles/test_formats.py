@@ -193,6 +193,7 @@ def test_what_overlaps_stays_as_it_is() -> None:
     both = [*one(" a", start=1.0, end=3.0).segments, *one(" b", start=2.0, end=2.0).segments]
     times = re.findall(r"(\d+)\t(\d+)\t", written(Transcript("", both, "en"), "tsv"))
     assert times == [("1000", "3000"), ("2000", "2050")]
+    assert written(Transcript("", both, "en"), "lrc").endswith("b\n[00:03.00]\n")
 
 
 def test_a_longer_word_does_not_make_cues_overlap() -> None:
