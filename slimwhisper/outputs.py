@@ -132,26 +132,19 @@ def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """NIST's RTTM: a line for each turn; empty without speakers. Spaces in names become "_"."""
     recording = _field(str(layout.get(RECORDING) or "")) or "recording"
-    for start, end, speaker in _turns(transcript):
-        times = f"{start:.3f} {end - start:.3f}"
-        print(f"SPEAKER {recording} 1 {times} <NA> <NA> {_field(speaker)} <NA> <NA>", file=file)
-
-
-def _turns(transcript: Transcript) -> list[tuple[float, float, str]]:
-    """Start, end and speaker of each turn."""
     turns: list[tuple[float, float, str]] = []
     for segment in transcript.segments:
-        start, end = segment.start, segment.end
-        if segment.words:  # without the time to read a sentence
-            start, end = segment.words[0].start, segment.words[-1].end
-        if segment.speaker is None or end <= start:
+        parts: Sequence[Any] = segment.words or [segment]  # a sentence has time to be read, too
+        start, end, speaker = parts[0].start, parts[-1].end, segment.speaker
+        if speaker is None or end <= start:
             continue
-        first, last, speaker = turns[-1] if turns else (0.0, 0.0, None)
-        if speaker == segment.speaker and start - last < TURN_GAP:
-            turns[-1] = (first, max(last, end), segment.speaker)
-        else:
-            turns.append((start, end, segment.speaker))
-    return turns
+        if turns and turns[-1][2] == speaker and start - turns[-1][1] < TURN_GAP:
+            start, last, _ = turns.pop()
+            end = max(last, end)
+        turns.append((start, end, speaker))
+    for start, end, speaker in turns:
+        times = f"{start:.3f} {end - start:.3f}"
+        print(f"SPEAKER {recording} 1 {times} <NA> <NA> {_field(speaker)} <NA> <NA>", file=file)
 
 
 def _field(name: str) -> str:

@@ -62,11 +62,11 @@ def heard_words(segments: Iterable[Segment]) -> Iterator[HeardWord]:
     """The words of a transcript with word times, divided as those of a script."""
     for segment in segments:
         words, at = segment.words or (), 0
-        edges = (np.linspace(w.start, w.end, len(w.word) + 1).tolist() for w in words)
-        times = [times for of_word in edges for times in pairwise(of_word)]  # of each character
+        # of each character
+        times = [t for w in words for t in pairwise(np.linspace(w.start, w.end, len(w.word) + 1))]
         for part in words_of(["".join(w.word for w in words)]):
             first, at = at, at + len(part.text)
-            yield HeardWord(part.key, part.text, times[first][0], times[at - 1][1])
+            yield HeardWord(part.key, part.text, float(times[first][0]), float(times[at - 1][1]))
 
 
 def match(words: Sequence[ScriptWord], heard: Sequence[HeardWord]) -> Match:
@@ -126,16 +126,15 @@ def _placed(
         else:
             first, stop = max(0.0, after - WORD_SECONDS * count), after
         edges = np.linspace(first, stop, count + 1).tolist() if count else []
-        for k in range(count):
-            word = words[i - count + k]
-            placed.append(PlacedWord(word, edges[k], edges[k + 1], before, after, 0))
+        for word, times in zip(words[i - count : i], pairwise(edges), strict=True):
+            placed.append(PlacedWord(word, *times, before, after, 0))
         count = 0
         if j == len(heard):
             break
         strangers = sum(strange[last + 1 : j])
         previous = heard[j - 1].end if j else 0.0
         following = heard[j + 1].start if j + 1 < len(heard) else float("inf")
-        times = heard[j].start, heard[j].end, previous, following
-        placed.append(PlacedWord(words[i], *times, strangers))
+        own = heard[j].start, heard[j].end
+        placed.append(PlacedWord(words[i], *own, previous, following, strangers))
         last = j
     return placed

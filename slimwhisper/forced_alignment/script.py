@@ -28,7 +28,6 @@ class ScriptWord:
 
 
 CUES = (".srt", ".vtt")  # files of cues; others have lines
-NOT_READ = (".ass", ".json", ".rttm", ".ssa", ".tsv")  # their times and names are not spoken
 
 
 def read_script(path: Path) -> dict[int, str]:
@@ -37,7 +36,7 @@ def read_script(path: Path) -> dict[int, str]:
 
     Raises OptionError for a file that cannot be read, is not UTF-8, too long or without text.
     """
-    if path.suffix.lower() in NOT_READ:
+    if path.suffix.lower() in (".ass", ".json", ".rttm", ".ssa", ".tsv"):  # not all is spoken
         raise OptionError(f"{path}: is neither text nor .srt, .vtt or .lrc; save it as one of them")
     lines = parse_script(read_text(path, MOST_MIB), path.suffix)
     if not lines:

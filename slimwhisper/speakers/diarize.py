@@ -108,8 +108,7 @@ def turns_of_recording(file_or_folder: Path, name: str) -> list[Turn]:
         what = f"no RTTM file {escape_line(path)} for this recording"
         raise AudioError(f"{name}: {what}; add that file") from None
     turns = _read_once(path, state.st_mtime_ns, state.st_size)
-    field = "_".join(name.split())  # as `write_rttm` has it
-    if field in turns:
+    if (field := "_".join(name.split())) in turns:  # as `write_rttm` has it
         return turns[field]
     if len(turns) > 1:
         others = ", ".join(escape_line(other) for other in list(turns)[:_LISTED_NAMES])

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ def break_costs(texts: Sequence[str], language: str) -> list[float]:
     for end, (before, after) in zip(ends, pairwise([*texts, ""]), strict=True):
         cost = _break_cost(before, after, language)
         if phrases and cost == _ANYWHERE:
-            katakana = _is_katakana(before[-1:]) and _is_katakana(after[:1])
+            katakana = all("ァ" <= c <= "ヿ" for c in (before[-1:], after[:1]))
             cost = 4.0 if end in phrases else 10.0 if katakana else 7.0
         costs.append(cost)
     return costs
@@ -248,10 +248,6 @@ def _parser(name: str) -> Any:
     import budoux
 
     return getattr(budoux, f"load_default_{name}_parser")()
-
-
-def _is_katakana(character: str) -> bool:
-    return "ァ" <= character <= "ヿ"
 
 
 def _break_cost(before: str, after: str, language: str) -> float:
@@ -351,23 +347,18 @@ def shown(transcript: Transcript) -> Transcript:
     segments = [s for s in spoken if s.text.strip() or s.end - s.start >= SHORTEST]
     parts: list[Sequence[Any]] = [s.words or [s] for s in segments]
     times = iter(_lengthened([(part.start, part.end) for group in parts for part in group]))
-    result = list(segments)
+    apart = [before.end <= after.start for before, after in pairwise(segments)]
     for i, (segment, group) in enumerate(zip(segments, parts, strict=True)):
         new = [replace(part, start=a, end=b) for part, (a, b) in zip(group, times, strict=False)]
         if not segment.words:
-            result[i] = new[0]
+            segments[i] = new[0]
         elif new != segment.words:
-            start = segment.start + new[0].start - group[0].start
-            later = max(0.0, new[-1].end - max(group[-1].end, segment.end))
-            end = max(segment.end + later, start + MIN_CUE)
-            result[i] = replace(segment, start=round(start, 3), end=round(end, 3), words=new)
-    for i, (before, after) in enumerate(pairwise(segments)):
-        one, other = result[i : i + 2]
-        if before.end <= after.start and one.end > other.start:
-            last = one.words[-1].end if one.words else one.end
-            border = max(other.start, min(one.end, last))
-            result[i : i + 2] = replace(one, end=border), replace(other, start=border)
-    return replace(transcript, segments=result)
+            start = new[0].start if segment.start == group[0].start else segment.start
+            end = new[-1].end if segment.end == group[-1].end else segment.end
+            segments[i] = replace(segment, start=start, end=max(end, start + MIN_CUE), words=new)
+    for i in compress(range(len(apart)), apart):
+        segments[i] = replace(segments[i], end=min(segments[i].end, segments[i + 1].start))
+    return replace(transcript, segments=segments)
 
 
 def _lengthened(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -396,8 +387,7 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
     """
     speaker = None
     for segment in shown(transcript).segments:
-        words = _words(segment)
-        if not words:
+        if not (words := _words(segment)):
             continue
         changed = labelled and segment.speaker != speaker
         prefix, speaker = label(segment.speaker) if changed else "", segment.speaker

@@ -121,12 +121,11 @@ def _words_within_lines(sources: Sequence[Segment]) -> Iterator[tuple[int, Word]
     """
     space = ""
     for index, segment in enumerate(sources):
-        for piece in words_of(segment):
-            if not piece.word.strip():
-                space += piece.word
+        for w in words_of(segment):
+            space += w.word
+            if not space.strip():
                 continue
-            end = min(piece.end, piece.start + MAX_SECONDS)
-            word, space = replace(piece, word=space + piece.word, end=end), ""
+            word, space = replace(w, word=space, end=min(w.end, w.start + MAX_SECONDS)), ""
             limit = line_columns(word.word)
             if columns(word.word) <= limit:
                 yield index, word

@@ -197,11 +197,11 @@ def test_what_overlaps_stays_as_it_is() -> None:
 
 
 def test_a_longer_word_does_not_make_cues_overlap() -> None:
-    """The time to read the first ends with the second, which ends with silence of the third."""
+    """Nor take the time to read the one before it, or the silence before the one after it."""
     parts = ((1, 2, 1, 1), (2, 2.5, 2.5, 2.5), (2.5, 4, 3, 4))
     segments = [s for a, b, *w in parts for s in one(" a", (" a", *w), start=a, end=b).segments]
     text = written(Transcript("", segments, "en"), "srt", sentences=True)
-    times = [1, 2], [2, 2.55], [2.55, 4]
+    times = [1, 2], [2, 2.5], [2.5, 4]
     assert [[*map(seconds, pair)] for pair in re.findall("(.*) --> (.*)", text)] == [*times]
 
 
