@@ -108,7 +108,7 @@ def head_of(file: Path) -> bytes:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object."""
     with reading(file, "cannot be read as JSON"):
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     if not isinstance(content, dict):
         raise load_error(f"{file}: is not a JSON object; copy it again")
     return content
@@ -193,7 +193,7 @@ def _refuse_compressed(file: Path) -> None:
         entries = archive.infolist()
     packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
     if packed or sum(entry.file_size for entry in entries) > file.stat().st_size:
-        reason = "compressed archives can expand to any size; save it again with torch.save"
+        reason = "compressed archives can expand to any size; unpack it, or save it with torch.save"
         raise load_error(f"{file}: refused: {reason}")
 
 
@@ -281,12 +281,10 @@ def validate(name: str, dims: Dims, state: Mapping[str, Tensor]) -> None:
     shapes = expected | optional
     missing = [n for n in expected if n not in state]
     extra = [n for n in state if n not in shapes]
-    for kind, names in (("is missing", missing), ("has unknown", extra)):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            counts = f"{dims.n_audio_layer} encoder and {dims.n_text_layer} decoder layers"
-            what = f"{kind} tensor {names[0]!s:.200}{more}"
-            raise load_error(f"{name}: {what}; it is not a Whisper model with {counts}")
+    kinds = (("is missing", missing), ("has unknown", extra))
+    if what := ", ".join(f"{k} tensor {n[0]!s:.200} ({len(n)} in all)" for k, n in kinds if n):
+        counts = f"{dims.n_audio_layer} encoder and {dims.n_text_layer} decoder layers"
+        raise load_error(f"{name}: {what}; give a model with {counts}, merged and not quantised")
     for key, tensor in state.items():
         shape = shapes[key]
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:

@@ -1,6 +1,7 @@
 """Reads Hugging Face checkpoints: folders with config.json and weights, in a file or in shards."""
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def read_weights(folder: Path) -> Iterator[tuple[Path, str, Tensor]]:
             break
     else:
         expected = " or ".join([WHOLE[0], index_of(WHOLE[0]), WHOLE[1]])
-        raise load_error(f"{folder}: has no weights ({expected}); {_AGAIN}")
+        raise load_error(f"{folder}: has no weights; give a folder that has {expected}")
     read_from: dict[str, str] = {}
     for name in sorted(set(listed.values())) or [weights]:
         file = inside(folder, name)
@@ -108,8 +109,8 @@ _TENSOR_NAMES = (  # Hugging Face's part of a tensor's name, OpenAI's
 
 
 def openai_name(name: str) -> str:
-    """Hugging Face's tensor name -> OpenAI's."""
-    name = name.removeprefix("model.")
+    """Hugging Face's tensor name, also with a wrapper's prefix like "module." -> OpenAI's."""
+    name = re.sub(r"^.*?\b(?=(encoder|decoder|proj_out)\.)", "", name)
     for hf_part, openai_part in _TENSOR_NAMES:
         name = name.replace(hf_part, openai_part)
     return name
@@ -138,7 +139,8 @@ def read(folder: Path) -> Contents:
         raise load_error(f"{folder}: {what}")
     config = inside(folder, "config.json")
     if not config.is_file():
-        raise load_error(f"{folder}: no config.json; give a Hugging Face folder or a .pt file")
+        remedy = "give a .pt file or the folder that has it; an adapter is for --adapter"
+        raise load_error(f"{folder}: no config.json; {remedy}")
     settings = JSONFields(config)
     dims = _read_dims(settings)
     state: dict[str, Tensor] = {}
@@ -150,7 +152,7 @@ def read(folder: Path) -> Contents:
     tied = settings.content.get("tie_word_embeddings", True) is not False
     if OUTPUT not in state and not tied:
         reason = "although config.json says tie_word_embeddings: false"
-        raise load_error(f"{folder}: has no {OUTPUT}, {reason}; download the model again")
+        raise load_error(f"{folder}: has no {OUTPUT}, {reason}; {_AGAIN}")
     tie_output(state)
     if OUTPUT in state and tied:
         text = "%s: %s is used for the logits; set tie_word_embeddings to false in config.json"
@@ -182,12 +184,14 @@ def _read_dims(fields: JSONFields) -> Dims:
     kind = content.get("model_type")
     if kind != "whisper":
         raise load_error(f"{config}: model_type is {kind!r}, not 'whisper'; give a Whisper model")
-    for key, whispers in (("activation_function", "gelu"), ("scale_embedding", False)):
+    plain = {"activation_function": "gelu", "scale_embedding": False, "quantization_config": None}
+    for key, whispers in plain.items():
         if content.get(key, whispers) != whispers:
-            found = f"{key} is {content[key]!r}"
-            raise load_error(f"{config}: {found}, but only Whisper's {whispers!r} is supported")
+            found = f"{key} is {content[key]!r:.80}, but only Whisper's {whispers!r} is supported"
+            raise load_error(f"{config}: {found}; give a Whisper model with float weights")
     values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
     for field, value in values.items():
         if value is None:
-            raise fields.invalid(DIMENSIONS[field], "not a positive integer")
+            what = f"has no {DIMENSIONS[field]}; give the model in transformers' format"
+            raise load_error(f"{config}: {what}")
     return Dims(**{field: value for field, value in values.items() if value is not None})

@@ -119,7 +119,7 @@ def locate_checkpoint(
     if "/" in label or Path(label).suffix in (".pt", ".pth", ".bin", ".safetensors"):
         what = "no such file or folder; check the path, or give a name like turbo"
         raise load_error(f"{label}: {what}")
-    near = get_close_matches(label.lower(), names.available_models(), n=3)
+    near = get_close_matches(label.lower().removeprefix("whisper-"), names.available_models(), n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     known = f"{hint}`slimwhisper models` lists the names"
     raise load_error(f"model {label[:300]!r}: no such name, file or folder; {known}")

@@ -40,8 +40,8 @@ LINKS = (
 CASES: list[d.Case] = [
     *((kind, d.link_out(name), (name, "outside")) for kind, name in LINKS),
     ("whole", d.link_out(WEIGHTS, to=WEIGHTS), (WEIGHTS,)),
-    ("whole", d.remove(WEIGHTS), (PICKLE, "again")),
-    ("whole", d.remove(CONFIG), (CONFIG, "give")),
+    ("whole", d.remove(WEIGHTS), (PICKLE, "give a folder that has")),
+    ("whole", d.remove(CONFIG), (CONFIG, "give", "--adapter")),
     ("whole", d.write(WEIGHTS, PAGE), (WEIGHTS, "web page")),
     ("ct2", d.write("model.bin", LFS), ("model.bin", "git lfs pull")),
     ("ct2", d.write("model.bin", "abcdef"), ("model.bin", "damaged CTranslate2")),
@@ -56,9 +56,12 @@ CASES: list[d.Case] = [
     ("shards", d.index(lambda found: found | {"model.x": FIRST}), (FIRST, "model.x")),
     ("whole", d.config(model_type="wav2vec2"), (CONFIG, "model_type", "wav2vec2")),
     ("whole", d.config(activation_function="relu"), (CONFIG, "activation_function")),
+    ("whole", d.config(quantization_config={"load_in_8bit": True}), ("load_in_8bit", "give")),
+    ("whole", d.config(num_mel_bins=None), (CONFIG, "has no num_mel_bins")),
     ("whole", d.config(tie_word_embeddings=False), ("proj_out.weight",)),
     ("whole", d.config(decoder_layers=10**15), ("too few",)),  # must not build a list of them
     ("openai", d.openai(lambda s: s | {"a\n\x1b[31mb": torch.ones(1)}), ("a\\n\\x1b[31mb",)),
+    ("openai", d.openai(lambda s: {f"x.{n}": t for n, t in s.items()}), ("is missing", " x.")),
     ("openai", d.pickled(OPENAI, {"dims": asdict(DIMS) | {3: 1}}), ("dims",)),
     ("whole", d.config(decoder_attention_heads=3), ("3 heads",)),
 ]

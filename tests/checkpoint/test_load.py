@@ -102,14 +102,20 @@ def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float32, torch.float64])
+@pytest.mark.parametrize("prefix", ["", "module.model.", "_orig_mod.", "model._orig_mod."])
 def test_tied_output_under_its_own_name(
-    folder: Path, state: State, dtype: torch.dtype | None
+    folder: Path, state: State, dtype: torch.dtype | None, prefix: str
 ) -> None:
-    """Alone, or beside the embedding, in any dtype; and names without their prefix."""
+    """Alone, or beside the embedding, in any dtype; and names with other prefixes, in a folder
+    whose JSON begins with the byte order mark of Windows' editors.
+    """
+    config = folder / "config.json"
+    config.write_text(f"\ufeff{config.read_text()}", encoding="utf-8")
     tensors = {hf_name(n).removeprefix("model."): t for n, t in state.items()}
     tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].to(dtype or torch.float32, copy=True)
     if dtype is None:
         del tensors["decoder.embed_tokens.weight"]
+    tensors = {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
     assert_equal(load_checkpoint(folder).state, state)
 
