@@ -172,7 +172,8 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
-        with reading(file, "truncated, damaged or not a safetensors file"):
+        # opened first: safetensors says of a file that may not be read that it does not exist
+        with reading(file, "truncated, damaged or not a safetensors file"), file.open("rb"):
             return load_file(file)
     content = read_pickle(file)
     if not isinstance(content, dict):

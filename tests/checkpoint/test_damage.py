@@ -234,10 +234,18 @@ def test_links_inside_a_folder_are_followed(folder: Path, tmp_path: Path, state:
     assert CONFIG in refusal(folder / WEIGHTS), "the folder is asked for"
 
 
-@pytest.mark.parametrize("denied", ["pathlib.Path.is_file", "safetensors.torch.load_file"])
+@pytest.mark.parametrize("denied", ["is_file", "open"])
 def test_what_may_not_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch, denied: str) -> None:
+    """The folder, or the weights, of which safetensors says that they do not exist."""
+    call, denial = getattr(Path, denied), PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(denied, Mock(side_effect=PermissionError(13, "Permission denied")))
+    def denying(path: Path, *args: Any, **how: Any) -> Any:
+        if denied == "is_file" or path.name == WEIGHTS:
+            raise denial
+        return call(path, *args, **how)
+
+    monkeypatch.setattr(Path, denied, denying)
+    monkeypatch.setattr("safetensors.torch.load_file", Mock(side_effect=FileNotFoundError(WEIGHTS)))
     message = refusal(folder)
     assert str(folder) in message and "ermission denied" in message
 
