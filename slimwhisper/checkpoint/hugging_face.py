@@ -139,8 +139,7 @@ def read(folder: Path) -> Contents:
         raise load_error(f"{folder}: {what}")
     config = inside(folder, "config.json")
     if not config.is_file():
-        remedy = "give a .pt file or the folder that has it; an adapter is for --adapter"
-        raise load_error(f"{folder}: no config.json; {remedy}")
+        raise load_error(f"{folder}: no config.json; give its folder, or an adapter as --adapter")
     settings = JSONFields(config)
     dims = _read_dims(settings)
     state: dict[str, Tensor] = {}
@@ -192,6 +191,5 @@ def _read_dims(fields: JSONFields) -> Dims:
     values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
     for field, value in values.items():
         if value is None:
-            what = f"has no {DIMENSIONS[field]}; give the model in transformers' format"
-            raise load_error(f"{config}: {what}")
+            raise load_error(f"{config}: has no {DIMENSIONS[field]}; give a folder for transformers")
     return Dims(**{field: value for field, value in values.items() if value is not None})
