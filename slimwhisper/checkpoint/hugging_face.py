@@ -191,5 +191,5 @@ def _read_dims(fields: JSONFields) -> Dims:
     values = {field: fields.whole(key, 1) for field, key in DIMENSIONS.items()}
     for field, value in values.items():
         if value is None:
-            raise load_error(f"{config}: has no {DIMENSIONS[field]}; give a folder for transformers")
+            raise load_error(f"{config}: has no {DIMENSIONS[field]}; give a folder of transformers")
     return Dims(**{field: value for field, value in values.items() if value is not None})
