@@ -6,6 +6,7 @@ import signal
 import socket
 import ssl
 import sys
+import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -25,7 +26,7 @@ from slimwhisper.cores import set_threads
 from slimwhisper.devices import choose_device, choose_dtype
 from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError, OptionError
-from slimwhisper.files import check_folder
+from slimwhisper.files import check_folder, output_errors
 from slimwhisper.flags import load_chosen
 from slimwhisper.live.setup import live_options
 from slimwhisper.text import escape_line
@@ -47,6 +48,8 @@ def run_serve(a: argparse.Namespace) -> int:
     check_flags(a.drop)
     choose_forms(a.cache, *(getattr(a, name) for name in OVERRIDES))
     check_ports(a.host, port=a.port, wyoming=a.wyoming)
+    with output_errors("no temporary folder", "TMPDIR"):
+        tempfile.gettempdir()
     if a.results:
         claim_results(Path(a.results))
     with ExitStack() as stack:

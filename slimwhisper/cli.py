@@ -185,10 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: success, or help; 1: something failed; 2: wrong usage; 130, 143: stopped by a signal.
     """
-    words = sys.argv[1:] if argv is None else argv
-    if not words:
-        print(OVERVIEW, end="")
-        return 0
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     parser = build_parser(words[0] if words[0] in COMMANDS else None)
     arguments = parser.parse_args(words)
     command = arguments.command

@@ -14,7 +14,9 @@ Each message is one line, which says what is wrong, where, and what to do.
 """
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
@@ -93,6 +95,18 @@ def wrap_unexpected(error: Exception, prefix: str = "") -> SlimWhisperError:
     wrapped = SlimWhisperError(f"{prefix}unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
+
+
+@contextmanager
+def memory_errors(kind: type[SlimWhisperError], message: str) -> Iterator[None]:
+    """Turn the error of any library that there is not enough memory into one of this kind."""
+    try:
+        yield
+    except (MemoryError, OSError, RuntimeError) as error:
+        says_so = re.search(r"(out of|enough|allocate) memory", str(error))
+        if isinstance(error, SlimWhisperError) or not (says_so or isinstance(error, MemoryError)):
+            raise
+        raise kind(message) from error
 
 
 def plain_error(error: BaseException) -> Exception:

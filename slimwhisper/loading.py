@@ -14,7 +14,7 @@ from slimwhisper.audio.mel import first_window
 from slimwhisper.cache.forms import PRESETS, choose_forms, research
 from slimwhisper.cores import set_threads
 from slimwhisper.devices import INT8, choose_device, choose_dtype, device_warning, has_room, is_slow
-from slimwhisper.errors import CheckpointError, OptionError
+from slimwhisper.errors import CheckpointError, OptionError, memory_errors
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.kernels.cpu.library import library
 from slimwhisper.loaded_model import ModelOrigin
@@ -162,11 +162,9 @@ def load_model(
         from slimwhisper.guard import guarded_plan
 
         make_plan = partial(guarded_plan, mel=mel, strict=strict_cache)
-    try:
+    problem = f"{checkpoint.name}: not enough memory on {device} for its weights"
+    with memory_errors(CheckpointError, f"{problem}; choose a smaller model, or another device"):
         model = Model(checkpoint, device, compute_dtype, forms, make_plan, dtype == INT8)
-    except torch.OutOfMemoryError as error:
-        problem = f"{checkpoint.name}: not enough memory on {device} for its weights"
-        raise CheckpointError(f"{problem}; choose a smaller model, or device cpu") from error
     model.check_audio_window(audio_window)
     model.cache_memory = memory
     loaded = SlimWhisper(model)

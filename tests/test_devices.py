@@ -83,7 +83,9 @@ def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
 
 
 def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the caches that it would have had: for few windows, those that are fast with few."""
+    """And the caches that it would have had: for few windows, those that are fast with few. Its
+    file is no damaged one.
+    """
     full = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB"))
     monkeypatch.setattr("slimwhisper.loading.Model", full)
 
@@ -98,6 +100,11 @@ def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forms() == forms(windows=9) == forms(GB // 100, windows=1) == choose_forms("slim")
     assert forms(windows=1, self_cache="x") == choose_forms("slim")
     assert forms(windows=1, cache="option2") == choose_forms("option2")
+    for name in ("torch.load", "slimwhisper.formats.load.read_checkpoint"):
+        for error in (MemoryError(), OSError(12, "Cannot allocate memory"), full.side_effect):
+            monkeypatch.setattr(name, Mock(side_effect=error))
+            with pytest.raises(CheckpointError, match=r"digits\.pt: not enough memory to read it"):
+                load_model("digits")
 
 
 def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:

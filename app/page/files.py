@@ -141,6 +141,8 @@ class Store(Generic[T]):
 
         Entries that are still arriving stay, and so does the only entry within its time.
         """
+        with suppress(OSError):  # somebody has removed it
+            os.utime(self.folder)  # services that clean /tmp remove what is old
         oldest = time.monotonic() - self._keep
         for entry in list(self.entries.values()):
             if entry.since is None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimwhisper.errors import CheckpointError
+from slimwhisper.errors import CheckpointError, memory_errors
 from slimwhisper.text import escape_line
 from slimwhisper.types import DTYPES, Dims
 
@@ -31,6 +31,7 @@ def load_error(text: str) -> CheckpointError:
 
 
 _AGAIN = "copy or download it again"
+NO_MEMORY = "not enough memory to read it; free some, or choose a smaller model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def reading(file: Path, what: str) -> Iterator[None]:
     is empty, a web page or a git-lfs pointer, or else `what`.
     """
     try:
-        yield
+        with memory_errors(CheckpointError, f"{file}: {NO_MEMORY}"):
+            yield
     except CheckpointError:
         raise
     except PermissionError as error:

@@ -21,7 +21,7 @@ from slimwhisper.devices import free_bytes
 from slimwhisper.engine.requests import Align, Answer, Request, Search, Window
 from slimwhisper.engine.runner import GroupRunner, Runner
 from slimwhisper.engine.scheduler import RowGroup, Scheduler, Ticket, TicketState
-from slimwhisper.errors import OptionError
+from slimwhisper.errors import OptionError, memory_errors
 from slimwhisper.model.model import Model
 
 if TYPE_CHECKING:
@@ -251,13 +251,7 @@ def choose_pages(model: Model, search: Search, slots: int) -> int | None:
 
 def make_engine(model: Model, search: Search, slots: int) -> Engine:
     """A new engine. Raises OptionError if there is too little memory."""
-    try:
+    need = f"{slots * model.bytes_per_window() / 1e9:.1f} GB, or more with beams"
+    problem = f"batch_size {slots}: not enough memory on {model.device} for the caches, {need}"
+    with memory_errors(OptionError, f"{problem}; choose a smaller batch_size"):
         return Engine(model, slots, search, pages=choose_pages(model, search, slots))
-    except (MemoryError, RuntimeError) as error:
-        if "memory" not in str(error) and not isinstance(error, MemoryError):
-            raise
-        need = slots * model.bytes_per_window() / 1e9
-        raise OptionError(
-            f"batch_size {slots}: not enough memory on {model.device} for the caches, {need:.1f} "
-            "GB, or more with beams; choose a smaller batch_size"
-        ) from error

@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-from slimwhisper.checkpoint.files import expand_user, load_error
+from slimwhisper.checkpoint.files import NO_MEMORY, expand_user, load_error
 from slimwhisper.checkpoint.load import READERS, Checkpoint, parse_head_dump, read_checkpoint
+from slimwhisper.errors import CheckpointError, memory_errors
 from slimwhisper.formats import names
 from slimwhisper.formats.foreign import CTranslate2, Ggml
 from slimwhisper.formats.settings import openai_vocabulary, parse_settings
@@ -61,7 +62,8 @@ def load_checkpoint(
             from slimwhisper.formats.adapters import merge_adapter, read_adapter
 
             lora = read_adapter(adapter, local_files_only)
-        found = read_checkpoint(path, label)
+        with memory_errors(CheckpointError, f"{path}: {NO_MEMORY}"):
+            found = read_checkpoint(path, label)
         dims, vocabulary = found.dims, None
         if path.is_dir():
             from slimwhisper.formats.folders import read_folder

@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from slimwhisper.engine.engine import ENCODE_BATCH, Engine
 from slimwhisper.engine.requests import Answer, Search, Window
-from slimwhisper.errors import SlimWhisperError, plain_error
+from slimwhisper.errors import SlimWhisperError, memory_errors, plain_error
 from slimwhisper.service.source import Failed, Finished, Progress, SessionSource, Stepped
 
 if TYPE_CHECKING:
@@ -311,12 +309,9 @@ class SharedEngine:
         filled = min(engine.slots - engine.room, engine.batch_size)
         slots = max(filled, min(engine.slots - self.unused, self.most))
         before, since = engine.scheduler.preemptions, time.perf_counter()
-        try:
+        few = f"batch_size {engine.batch_size}: not enough memory on {self.model.device}"
+        with memory_errors(SlimWhisperError, f"{few}; choose a smaller batch_size, or model"):
             answers = engine.step()
-        except torch.OutOfMemoryError as error:
-            few = f"batch_size {engine.batch_size}: not enough memory on {self.model.device}"
-            problem = f"{few}; choose a smaller batch_size, or a smaller model"
-            raise SlimWhisperError(problem) from error
         for ticket, answer in answers:
             self._accept(engine, ticket, answer)
         preempted = engine.scheduler.preemptions - before

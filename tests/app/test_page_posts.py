@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import time
 import zipfile
 from collections.abc import Iterator
@@ -113,14 +114,18 @@ def test_a_registered_format_is_downloaded(site: Site) -> None:
 
 
 def test_what_is_kept_and_for_how_long(tmp_path: Path) -> None:
-    """Whatever becomes of the upload; how much of it: attack/test_uploads.py."""
+    """Whatever becomes of the upload; how much of it: attack/test_uploads.py. The folder is never
+    so old that a service which cleans /tmp would remove it.
+    """
     results = PageResults(tmp_path / "kept", max_bytes=30, keep=3600)
     source = tmp_path / "a.wav"
     source.write_bytes(b"0123456789")
     first, second = (results.add(source, "a.wav", "g") for _ in range(2))
     source.unlink()
     assert first.path.read_bytes() == b"0123456789"
+    os.utime(results.folder, (0, 0))
     assert results.find(first.token) is first and len(first.token) >= 32
+    assert time.time() - results.folder.stat().st_mtime < 60
     first.edits = Edits(transcript())
     assert results.find_group("g") == [first], "of what has a transcript"
     first.since = second.since = time.monotonic() - 4000

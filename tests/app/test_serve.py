@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -78,7 +79,7 @@ def test_a_second_sigint_waits_no_longer(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
-def test_ports_are_checked_before_anything_is_loaded(
+def test_ports_and_files_are_checked_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "Service", None)
@@ -95,6 +96,9 @@ def test_ports_are_checked_before_anything_is_loaded(
             assert main(["serve", "--model", "digits", "--no-page", *map(str, flags)]) == 2
             error = capsys.readouterr().err
             assert error.count("\n") == 1 and "choose another" in error, error
+    monkeypatch.setattr("tempfile.gettempdir", Mock(side_effect=OSError(2, "None is usable")))
+    assert main(["serve", "--model", "digits", "--port", str(free)]) == 1
+    assert capsys.readouterr().err.endswith("folder (None is usable); choose another TMPDIR\n")
 
 
 def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
