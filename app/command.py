@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -53,6 +54,7 @@ def run_serve(a: argparse.Namespace) -> int:
     if a.results:
         claim_results(Path(a.results))
     with ExitStack() as stack:
+        stack.push(end_at_once)
         # an exit with status 0, so that files and folders are cleaned up; uvicorn raises the signal
         # again after its shutdown, and Python's default would skip the cleanup
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -67,6 +69,12 @@ def run_serve(a: argparse.Namespace) -> int:
             who = f"anyone who can reach {host} can use port {settings.wyoming} without a key"
             logger.warning("--wyoming: %s", who)
         return _serve(a, settings)
+
+
+def end_at_once(_: object, error: BaseException | None, __: object) -> None:
+    """Leave out Python's own end if it was asked for: a thread that still loads would abort."""
+    if isinstance(error, SystemExit):
+        os._exit(int(error.code or 0))
 
 
 def make_settings(a: argparse.Namespace, page: Path | None) -> ServerSettings:

@@ -121,7 +121,7 @@ def secret(text: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error}") from None
     if not text:
-        raise argparse.ArgumentTypeError("is empty; drop the flag if anyone may use the server")
+        raise argparse.ArgumentTypeError("is empty; unset it if anyone may use the server")
     return text
 
 

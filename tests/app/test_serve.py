@@ -101,6 +101,15 @@ def test_ports_and_files_are_checked_before_anything_is_loaded(
     assert capsys.readouterr().err.endswith("folder (None is usable); choose another TMPDIR\n")
 
 
+def test_a_signal_while_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own end would abort, in the thread that loads."""
+    leave = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr(command, "Service", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
+    main(["serve", "--model", "digits", "--no-page", "--port", str(free_port())])
+    leave.assert_called_once_with(0)
+
+
 def test_strangers_are_warned_of_and_a_model_that_does_not_load_ends_it(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
