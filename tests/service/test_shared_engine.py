@@ -207,7 +207,7 @@ class Shared(SharedEngine):
     """A `SharedEngine` over a simulated one."""
 
     def __init__(self, slots: int, encode_batch: int = 1) -> None:
-        nothing: Any = None
+        nothing: Any = Mock()  # a model
         super().__init__(nothing, Search())
         self.simulated: Any = Engine(slots, encode_batch)
         self.engine = self.simulated
