@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio_formats.names import Selection, is_hidden
 from slimwhisper.errors import AudioError, OptionError, SlimWhisperError
-from slimwhisper.files import Fingerprint, InputFile, absolute, container_kind
+from slimwhisper.files import Fingerprint, InputFile, absolute, container_kind, is_uri, redact
 from slimwhisper.outputs import FORMATS
 from slimwhisper.text import error_line, text_encoding
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from string import Template
 from typing import IO, Any
 
-from slimwhisper.addresses import is_uri
 from slimwhisper.disk import atomic_write
 from slimwhisper.errors import OptionError, OutputError, SlimWhisperError
-from slimwhisper.files import InputFile, Status, output_errors
+from slimwhisper.files import InputFile, Status, is_uri, output_errors
 from slimwhisper.jobs.writers import Files
 from slimwhisper.subtitles.cues import is_spaceless
 from slimwhisper.text import escape_line

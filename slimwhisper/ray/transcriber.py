@@ -22,9 +22,9 @@ import pyarrow as pa
 import ray
 import torch
 
-from slimwhisper.addresses import is_uri
 from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.errors import AudioError, SlimWhisperError
+from slimwhisper.files import is_uri
 from slimwhisper.loading import load_model
 from slimwhisper.storage.stores import StoredFile
 from slimwhisper.storage.tables import schema, text_columns

@@ -21,10 +21,17 @@ from pathlib import Path, PurePosixPath
 from posixpath import commonpath, dirname, join, normpath
 from typing import IO, Any, Self
 
-from slimwhisper.addresses import is_uri, protocol_of, redact
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES, HEAD, Selection, is_hidden
 from slimwhisper.errors import AudioError, DependencyError, OptionError, SlimWhisperError
-from slimwhisper.files import Fingerprint, InputFile, container_kind, edge
+from slimwhisper.files import (
+    Fingerprint,
+    InputFile,
+    container_kind,
+    edge,
+    is_uri,
+    protocol_of,
+    redact,
+)
 from slimwhisper.jobs.inputs import RESULT, Digests, digest_of, longest_first
 from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
 from slimwhisper.storage.stores import MAGIC, Location, StoredFile, storage_errors

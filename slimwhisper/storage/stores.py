@@ -16,7 +16,6 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO, Any, cast
 
-from slimwhisper.addresses import LOCAL, is_uri, protocol_of, reason_of, redact
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.audio_formats.names import HEAD, is_hidden
 from slimwhisper.errors import (
@@ -26,7 +25,16 @@ from slimwhisper.errors import (
     SlimWhisperError,
     StorageError,
 )
-from slimwhisper.files import Fingerprint, library_errors, sink_errors
+from slimwhisper.files import (
+    LOCAL,
+    Fingerprint,
+    is_uri,
+    library_errors,
+    protocol_of,
+    reason_of,
+    redact,
+    sink_errors,
+)
 
 # fsspec's extra that has the package for a protocol, where their names differ
 EXTRAS = {"s3a": "s3", "gs": "gcs", "az": "abfs", "https": "http"}

@@ -7,9 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from slimwhisper.addresses import is_uri, reason_of, redact, redact_text
 from slimwhisper.errors import DependencyError, OptionError, StorageError
-from slimwhisper.files import Fingerprint
+from slimwhisper.files import Fingerprint, is_uri, reason_of, redact, redact_text
 from slimwhisper.jobs.inputs import are_stored
 from slimwhisper.storage.containers import StoredInputs
 from slimwhisper.storage.stores import Location, StoredFile, open_filesystem

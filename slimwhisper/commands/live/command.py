@@ -9,13 +9,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from slimwhisper.addresses import is_uri, redact
 from slimwhisper.audio.samples import ReadOptions, open_source, pieces_of
 from slimwhisper.commands.live.flags import live_options
 from slimwhisper.commands.live.outputs import open_outputs
 from slimwhisper.commands.live.source_reader import Piece, SourceReader, paced
 from slimwhisper.commands.live.streams import pipe_pieces, url_pieces
 from slimwhisper.errors import OptionError, wrap_unexpected
+from slimwhisper.files import is_uri, redact
 from slimwhisper.flags import load_chosen, signals_to
 from slimwhisper.live.types import LiveEvent, StreamFailed
 from slimwhisper.text import escape_line
