@@ -1,7 +1,6 @@
 """How many cores a process may use, in trees that look like /proc and /sys; and torch's threads."""
 
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor, wait
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from slimwhisper import cores
 from slimwhisper.commands import doctor
 from slimwhisper.cores import Cores, find_cores
 from slimwhisper.loading import load_model
+from tests.support.waiting import forked
 
 V1 = "31 23 0:28 {top} /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpuacct,cpu"
 V2 = "41 31 0:38 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
@@ -158,7 +158,5 @@ def test_a_number_that_another_thread_changes() -> None:
         asked = pool.submit(cores.usual_threads)
         assert not wait([asked], 0.1).done
         Timer(0.1, go.set).start()
-        if not (pid := os.fork()):
-            signal.alarm(10)
-            os._exit(cores.usual_threads() != usual)
-        assert asked.result() == usual and os.waitpid(pid, 0)[1] == 0
+        in_a_child = forked(lambda: cores.usual_threads() == usual)
+        assert asked.result() == usual and in_a_child()

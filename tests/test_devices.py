@@ -3,10 +3,7 @@ of it is replaced.
 """
 
 import logging
-import os
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +32,7 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.loading import load_model
 from slimwhisper.model.model import Model
+from tests.support.command import python
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
 from tests.support.windows import random_model
@@ -43,29 +41,22 @@ GPU = torch.device("cuda", 1)
 GB = 1_000_000_000
 
 
-class Memory:
-    """A GPU's counters."""
-
-    free, reserved, allocated, share = 20 * GB, 0, 0, 1.0
-
-
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
-    def asked(found: object, device: torch.device) -> object:
-        assert device == GPU
-        return found
+def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU's counters."""
+    found = SimpleNamespace(free=20 * GB, reserved=0, allocated=0, share=1.0)
+    for name, counter in {
+        "mem_get_info": lambda: (found.free, 144 * GB),
+        "memory_reserved": lambda: found.reserved,
+        "memory_allocated": lambda: found.allocated,
+        "get_per_process_memory_fraction": lambda: found.share,
+    }.items():
+        # of another device: KeyError
+        monkeypatch.setattr(torch.cuda, name, lambda device, c=counter: {GPU: c}[device]())
+    return found
 
-    cuda = torch.cuda
-    monkeypatch.setattr(cuda, "mem_get_info", lambda d: asked((Memory.free, 144 * GB), d))
-    monkeypatch.setattr(cuda, "memory_reserved", lambda d: asked(Memory.reserved, d))
-    monkeypatch.setattr(cuda, "memory_allocated", lambda d: asked(Memory.allocated, d))
-    monkeypatch.setattr(cuda, "get_per_process_memory_fraction", lambda d: asked(Memory.share, d))
-    for name in ("free", "reserved", "allocated", "share"):  # put back afterwards
-        monkeypatch.setattr(Memory, name, getattr(Memory, name))
-    return Memory
 
-
-def test_half_of_the_free_memory_in_eights(memory: type[Memory]) -> None:
+def test_half_of_the_free_memory_in_eights(memory: SimpleNamespace) -> None:
     """At least 8, at most 256; on a CPU always 16."""
     assert choose_batch_size(GPU, GB // 10) == 96  # 100 fit
     assert choose_batch_size(GPU, GB) == 8  # 10 fit
@@ -107,7 +98,7 @@ def test_a_model_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
                 load_model("digits")
 
 
-def test_two_processes_share_a_gpu(memory: type[Memory]) -> None:
+def test_two_processes_share_a_gpu(memory: SimpleNamespace) -> None:
     """Each keeps to its part, whether or not the other has started."""
     memory.free, memory.reserved, memory.allocated, memory.share = 140 * GB, 4 * GB, 3 * GB, 0.5
     assert free_bytes(GPU) == (72 - 3) * GB
@@ -195,7 +186,9 @@ def test_an_unused_gpu_is_reported(
     assert device_warning(cpu, True) == ""
 
 
-def test_a_model_keeps_to_its_choice(memory: type[Memory], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_keeps_to_its_choice(
+    memory: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = random_model()
     model = SlimWhisper(network)
     assert model.default_batch_size() == 16
@@ -231,10 +224,7 @@ def test_freed_memory_is_not_fetched_again() -> None:
     """The third time no page of it is; with a user's own settings, all."""
 
     def faults(**settings: str) -> int:
-        known = {k: v for k, v in os.environ.items() if k not in devices.SETTINGS}
-        command = [sys.executable, "-c", FAULTS]
-        done = subprocess.run(command, env=known | settings, capture_output=True, check=True)
-        return int(done.stdout)
+        return int(python("-c", FAULTS, without=devices.SETTINGS, **settings).stdout)
 
     assert faults() < 1000 < faults(MALLOC_TRIM_THRESHOLD_="65536")
 

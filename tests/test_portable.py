@@ -3,9 +3,9 @@
 import ast
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,28 +18,18 @@ from slimwhisper import devices
 from slimwhisper.app import command, connections
 from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError
+from tests.support.command import python
 from tests.support.live import serving
-from tests.support.paths import ROOT, SAMPLES
+from tests.support.paths import PHONE, ROOT, SAMPLES, WORDS
 
 BARE = ROOT / "tests/support/bare"  # a sitecustomize.py: what is taken
+bare = partial(python, PYTHONPATH=str(BARE), OMP_NUM_THREADS="1")
 UNIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 NOT_IMPORTED_YET = UNIX_MODULES | {"msvcrt", "numba", "triton", "winreg"}
 UNIX_CALLS = set(
     "fchmod fchown fork getuid geteuid getgid killpg mkfifo pread pwrite sched_getaffinity setsid "
     "statvfs uname O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK".split()
 )
-WORDS = "five five five zero one four two seven nine eight"
-
-
-def bare(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """What Python does without it all."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(BARE), "OMP_NUM_THREADS": "1"},
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-    )
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -66,7 +56,7 @@ def test_what_is_imported_at_the_top() -> None:
 @pytest.mark.slow
 def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
     """Also in a reader process."""
-    assert b"import of fcntl halted" in bare("-c", "import fcntl").stderr
+    assert "import of fcntl halted" in bare("-c", "import fcntl").stderr
     folder, texts = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for name in ("phone-number.wav", "flight.m4a"):
@@ -74,19 +64,20 @@ def test_a_folder_and_its_resumption(tmp_path: Path) -> None:
     flags = ("--model", "digits", "--device", "cpu", "--loaders", "1")
     command = ("-m", "slimwhisper", "transcribe", str(folder), "-o", str(texts), *flags)
     done = bare(*command)
-    assert done.returncode == 0 and b"2 of 2 files transcribed" in done.stderr, done.stderr
+    assert done.returncode == 0 and "2 of 2 files transcribed" in done.stderr, done.stderr
     assert " ".join((texts / "phone-number.txt").read_text().split()) == WORDS
     done = bare(*command)
-    assert done.returncode == 0 and b"Nothing to do: 2 already done" in done.stderr, done
+    assert done.returncode == 0 and "Nothing to do: 2 already done" in done.stderr, done
 
 
 @pytest.mark.slow
-def test_live_from_standard_input() -> None:
-    samples = soundfile.read(SAMPLES / "phone-number.wav", dtype="int16")[0]
+def test_live_from_standard_input(tmp_path: Path) -> None:
+    soundfile.read(PHONE, dtype="int16")[0].tofile(tmp_path / "samples")
     command = ("-m", "slimwhisper", "live", "--model", "digits", "--device", "cpu")
-    done = bare(*command, stdin=samples.tobytes())
+    with (tmp_path / "samples").open("rb") as samples:
+        done = bare(*command, stdin=samples)
     assert done.returncode == 0, done.stderr
-    assert " ".join(done.stdout.decode().split()) == WORDS
+    assert " ".join(done.stdout.split()) == WORDS
 
 
 @pytest.mark.slow
@@ -96,7 +87,7 @@ def test_a_request_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in {"PYTHONPATH": BARE, "TMPDIR": uploads, "OMP_NUM_THREADS": 1}.items():
         monkeypatch.setenv(name, str(value))
     with serving(tmp_path / "log", "--device cpu", "--no_page") as (url, _):
-        files = {"file": (SAMPLES / "phone-number.wav").read_bytes()}
+        files = {"file": PHONE.read_bytes()}
         answer = httpx.post(f"{url}/v1/audio/transcriptions", files=files, timeout=60)
         assert answer.json()["text"] == WORDS
     assert list(uploads.iterdir()) == [], "no upload is left"

@@ -2,15 +2,13 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT, SAMPLES
+from tests.support.command import python
+from tests.support.paths import PHONE, ROOT
 
 NUMBERS = json.loads((ROOT / "tests/support/size.json").read_text())
 SLACK = 0.01  # of a number: what has fallen by more is written down
@@ -73,11 +71,10 @@ def test_lines() -> None:
 
 def test_modules(tmp_path: Path) -> None:
     """Of one WAV on the command line, in a fresh interpreter."""
-    script, wav = ROOT / "tests/support/one_wav.py", SAMPLES / "phone-number.wav"
-    command = [sys.executable, str(script), str(wav), str(tmp_path)]
     set_here = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TRITON_INTERPRET")  # by conftest
-    env = {name: value for name, value in os.environ.items() if name not in set_here}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    script = f"{ROOT}/tests/support/one_wav.py"
+    done = python(script, str(PHONE), str(tmp_path), without=set_here)
+    assert done.returncode == 0, done.stderr
     ran, in_vain, last = (line for line in done.stdout.splitlines() if not line.startswith("["))
     assert "slimwhisper.engine.engine" in ran and "slimwhisper.app" not in ran + in_vain
     collects, frozen, *loaded = last.split()

@@ -15,11 +15,9 @@ from slimwhisper.cli import main
 from slimwhisper.text import escape_line, parse_size
 from tests.support.command import RunCLI
 from tests.support.fake_model import fake_model
-from tests.support.paths import PHONE
+from tests.support.paths import PHONE, WORDS
 
 __all__ = ["fake_model"]
-
-WORDS = "five five five zero one four two seven nine eight"
 
 
 class Failing(io.StringIO):

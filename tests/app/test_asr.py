@@ -16,8 +16,7 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers import choice
 from tests.support.forms import MODELS, form_of, wanted
 from tests.support.live import Live, freed
-from tests.support.paths import PHONE
-from tests.support.realtime import WORDS
+from tests.support.paths import PHONE, WORDS
 
 PCM = (load_audio(str(PHONE)) * 32767).astype("<i2").tobytes()
 

@@ -21,8 +21,8 @@ from slimwhisper.audio.load import load_audio
 from slimwhisper.speakers.choice import missing
 from slimwhisper.types import Segment, Word
 from tests.support.live import Begin, Live, freed
-from tests.support.paths import PHONE
-from tests.support.realtime import WORDS, sample
+from tests.support.paths import PHONE, WORDS
+from tests.support.realtime import sample
 from tests.support.refusals import TABLES
 from tests.support.sounds import wav
 

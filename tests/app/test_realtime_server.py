@@ -22,10 +22,10 @@ from slimwhisper.app.realtime import stream_socket as module
 from slimwhisper.app.realtime.stream_socket import MAX_MESSAGE
 from tests.support.fuzz import examples
 from tests.support.live import Begin, Live, freed, full_memory, held_engines, served
+from tests.support.paths import WORDS
 from tests.support.realtime import (
     PATH,
     QUERY,
-    WORDS,
     encoded,
     next_event,
     sample,

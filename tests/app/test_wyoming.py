@@ -19,7 +19,8 @@ from slimwhisper.app.service.host import Models, ServerSettings
 from slimwhisper.app.service.jobs import Limits
 from slimwhisper.app.service.service import Service
 from tests.support.live import Begin, Live, connected, free_port, freed, rest, served, stop
-from tests.support.realtime import WORDS, sample
+from tests.support.paths import WORDS
+from tests.support.realtime import sample
 from tests.support.refusals import TABLES
 from tests.support.waiting import eventually
 

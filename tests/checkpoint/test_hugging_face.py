@@ -1,9 +1,6 @@
 """Models by hub id: what is fetched when, what the cache gives offline, what the hub refuses."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from tests.support.checkpoints import (
     refusal,
     save_hf,
 )
+from tests.support.command import python
 from tests.support.paths import ROOT
 from tests.support.servers import Server, serving
 
@@ -166,10 +164,11 @@ def test_local_files_only_sends_nothing_from_a_fresh_process(hub: Server, tmp_pa
         "from tests.support.checkpoints import refusal\n"
         f"refusal({REPOSITORY!r}, local_files_only=True)"
     )
-    off = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
-    environment = {k: v for k, v in os.environ.items() if k not in (*off, "DISABLE_TELEMETRY")}
-    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, check=True)
+    off = "HF_HUB_OFFLINE TRANSFORMERS_OFFLINE DO_NOT_TRACK"
+    telemetry = "HF_HUB_DISABLE_TELEMETRY DISABLE_TELEMETRY"
+    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = python("-c", program, without=f"{off} {telemetry}".split(), **place)
+    assert done.returncode == 0, done.stderr
     assert hub.requests == []
 
 

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,7 +14,7 @@ from slimwhisper.errors import AudioError, OptionError
 from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs.inputs import Inputs, StandardInput, distinct
 from slimwhisper.jobs.members import HeldFile
-from tests.support.memory_store import contents
+from tests.support.fake_model import fetched
 from tests.support.paths import SAMPLES
 
 
@@ -21,6 +22,11 @@ from tests.support.paths import SAMPLES
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def trickle(*pieces: bytes) -> Mock:
+    """A pipe that gives one piece at a time."""
+    return Mock(read1=Mock(side_effect=chain(pieces, repeat(b""))))
 
 
 def touch(*names: str) -> None:
@@ -196,7 +202,7 @@ def test_lists_in_any_encoding(encoding: str) -> None:
     names = ["in/a.mp3", "in/日本語の録音.mp3", "in/ü.mp3"]
     text = "\r\n".join(names).encode(encoding)
     assert list(outputs("-", stdin=text)) == names
-    trickled = StandardInput(Trickle(*(text[i : i + 3] for i in range(0, len(text), 3))))  # type: ignore[arg-type]
+    trickled = StandardInput(trickle(*(text[i : i + 3] for i in range(0, len(text), 3))))
     assert list(trickled.paths()) == names
 
 
@@ -226,12 +232,11 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_a_recording_on_standard_input(head: bytes) -> None:
     for pieces in ([head], [*(head[i : i + 1] for i in range(99)), head[99:]]):
-        stdin = StandardInput(Trickle(*pieces))  # type: ignore[arg-type]
-        inputs = Inputs(["-"], stdin)
+        inputs = Inputs(["-"], StandardInput(trickle(*pieces)))
         (found,) = inputs.list()
         assert isinstance(found, InputFile) and isinstance(found.path, HeldFile)
         assert found.output == str(found.path) == "stdin" and inputs.is_one_file
-        assert contents(found.path) == head
+        assert fetched(found.path) == head
     touch("stdin.wav")
     both = Inputs(["-", "stdin.wav"], StandardInput(io.BytesIO(head))).list()
     assert [one.output for one in both if isinstance(one, InputFile)] == ["stdin_", "stdin"]
@@ -255,21 +260,11 @@ def test_what_folders_leave_out() -> None:
     assert outputs("-", stdin=b"in/._x.wav\n") == {"in/._x.wav": "in/._x"}
 
 
-class Trickle(io.RawIOBase):
-    """A pipe that gives one piece at a time."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        self.pieces = list(pieces)
-
-    def read1(self, _: int) -> bytes:
-        return self.pieces.pop(0) if self.pieces else b""
-
-
 def test_a_list_is_read_as_it_arrives() -> None:
-    stream = Trickle(b"a", b".mp3\nb.mp", b"3\n", b"c.mp3")
-    paths = StandardInput(stream).paths()  # type: ignore[arg-type]
-    assert next(paths) == "a.mp3" and len(stream.pieces) == 2
-    assert next(paths) == "b.mp3" and len(stream.pieces) == 1
+    stream = trickle(b"a", b".mp3\nb.mp", b"3\n", b"c.mp3")
+    paths = StandardInput(stream).paths()
+    assert next(paths) == "a.mp3" and stream.read1.call_count == 2
+    assert next(paths) == "b.mp3" and stream.read1.call_count == 3
     assert list(paths) == ["c.mp3"]
     null_separated = StandardInput(io.BytesIO(b"a\nb.mp3\0c\n.mp3\0"))
     assert list(null_separated.paths()) == ["a\nb.mp3", "c\n.mp3"]

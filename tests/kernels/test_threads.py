@@ -1,10 +1,7 @@
 """The threads of the functions in C."""
 
 import ctypes
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slimwhisper.kernels.cpu.library import NATIVE
+from tests.support.command import python
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not NATIVE.exists(), reason="kernels/cpu is not compiled here")
@@ -28,9 +26,9 @@ def run_parallel(run: Callable[[int], None], count: int, threads: int) -> None:
 
 def run_python(*lines: str, **environment: str) -> None:
     """In a process in which nothing was set or imported."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    command = [sys.executable, "-c", "\n".join(lines)]
-    subprocess.run(command, check=True, timeout=WAIT, env=clean | environment)
+    clean = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    done = python("-c", "\n".join(lines), without=clean, **environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -26,7 +26,8 @@ from slimwhisper.jobs.inputs import longest_first
 from slimwhisper.jobs.members import HeldFile
 from slimwhisper.storage import containers
 from slimwhisper.storage.containers import StoredInputs, format_times
-from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
+from tests.support.fake_model import fetched
+from tests.support.memory_store import fill, found, listed, problems, stored, tar_of
 from tests.support.paths import PHONE
 
 
@@ -58,7 +59,7 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
     assert files[0].fingerprint.size == 3
     assert files[1].fingerprint.size is None  # not there: fetching says so
     with pytest.raises(AudioError, match=r"^memory://other/c.wav: no such object; check"):
-        contents(stored("memory://m/train.jsonl")[1])
+        fetched(stored("memory://m/train.jsonl")[1])
     assert files[-1].local == here and files[-1].fingerprint == Fingerprint.of(here)
     fill(store, dict.fromkeys(("m/x/m.jsonl", "m/y/m.jsonl"), lines(rows[0])))
     assert list(listed("memory://m/*/m.jsonl").values()) == ["x/a.wav", "y/a.wav"]
@@ -109,7 +110,7 @@ def test_archives(store: Any) -> None:
     }
     assert len(listed("memory://w/*.tar")) == 9 and len(listed("memory://w/z.tgz")) == 3
     file = pickle.loads(pickle.dumps(found("memory://w/s0.tar")[0]))
-    assert contents(file.path) == b"one" and file.fingerprint.size == 3
+    assert fetched(file.path) == b"one" and file.fingerprint.size == 3
     fill(store, {"w/no.tar": b"no" * 999})
     assert problems("memory://w/no.tar") == [
         "memory://w/no.tar: damaged or not a tar archive; copy it again"
@@ -183,7 +184,7 @@ def test_tables(store: Any, columns: Any, column: str | None, expected: dict[str
     fill(store, {"t/a.wav": "aa", "t/b.wav": "bb", "t/x.parquet": table(columns)})
     assert listed("memory://t/x.parquet", column=column) == expected
     paths = [f.path for f in found("memory://t/x.parquet", column=column)]
-    assert sorted(contents(p) for p in paths if isinstance(p, RemoteFile)) == [b"aa", b"bb"]
+    assert sorted(fetched(p) for p in paths if isinstance(p, RemoteFile)) == [b"aa", b"bb"]
 
 
 def table(columns: Any) -> bytes:

@@ -12,7 +12,8 @@ from slimwhisper.files import Fingerprint, is_uri, reason_of, redact, redact_tex
 from slimwhisper.jobs.inputs import are_stored
 from slimwhisper.storage.containers import StoredInputs
 from slimwhisper.storage.stores import Location, StoredFile, open_filesystem
-from tests.support.memory_store import contents, fill, found, listed, problems, stored, tar_of
+from tests.support.fake_model import fetched
+from tests.support.memory_store import fill, found, listed, problems, stored, tar_of
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,6 @@ def test_stores_that_fail(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Mock(side_effect=OSError("503 from https://h/a?Signature=s3cret"))
     monkeypatch.setattr(type(store), "cat_file", lambda *_: b"aa")
     with pytest.raises(StorageError, match="2 bytes arrived"):
-        contents(file)
+        fetched(file)
     monkeypatch.setattr(type(store), "ls", broken)
     assert problems("memory://b")[0].startswith("memory://b: cannot be read or listed (503 from")

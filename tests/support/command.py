@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import IO, Any
 
 import pytest
 
@@ -23,10 +24,15 @@ class Run:
         self.out, self.err = capsys.readouterr()
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter's answer."""
-    command, variables = [sys.executable, *arguments], os.environ | environment
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+def python(
+    *arguments: str, stdin: IO[Any] | None = None, without: Iterable[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter's answer. without: names of variables of the environment."""
+    command = [sys.executable, *arguments]
+    variables = {k: v for k, v in os.environ.items() if k not in without} | environment
+    return subprocess.run(
+        command, stdin=stdin, env=variables, capture_output=True, text=True, timeout=600
+    )
 
 
 RunCLI = Callable[..., Run]  # the fixture `run_cli`, which needs no more than the arguments

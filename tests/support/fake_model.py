@@ -98,11 +98,14 @@ class FakeModel:
 
 def contents(source: Path | RemoteFile) -> str:
     """What is in a file, or an object of a store."""
-    if isinstance(source, Path):
-        return source.read_text(encoding="utf-8")
+    return (source.read_bytes() if isinstance(source, Path) else fetched(source)).decode()
+
+
+def fetched(file: RemoteFile) -> bytes:
+    """What is in an object of a store."""
     target = io.BytesIO()
-    source.fetch(target)
-    return target.getvalue().decode()
+    file.fetch(target)
+    return target.getvalue()
 
 
 def install(model: FakeModel, set_item: Callable[[Any, str, Any], None]) -> None:

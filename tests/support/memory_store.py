@@ -77,9 +77,3 @@ def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
     files = found(*arguments, column=column)
     assert all(str(f.path) == f.fingerprint.path for f in files)
     return {str(f.path): f.output for f in files}
-
-
-def contents(file: RemoteFile) -> bytes:
-    target = io.BytesIO()
-    file.fetch(target)
-    return target.getvalue()

@@ -5,5 +5,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]  # of the repository
 SAMPLES = ROOT / "samples"
 PHONE = SAMPLES / "phone-number.wav"  # the digits of a number, 9 s
+WORDS = "five five five zero one four two seven nine eight"
 BROKEN = ROOT / "tests/support/broken.m4a"  # half a file
 SHARED = ROOT.parent / "shared"  # recordings of people, where there are some

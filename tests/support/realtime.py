@@ -23,7 +23,6 @@ PATH = "conversation.item.input_audio_transcription"
 EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 # our own, and what may have fields of ours
 OURS = (f"{PATH}.tentative", "transcription_session.updated", "session.updated")
-WORDS = "five five five zero one four two seven nine eight"
 
 
 def silence(seconds: float) -> str:
@@ -37,7 +36,7 @@ def encoded(data: bytes) -> str:
 
 
 def sample(rate: int, seconds: float) -> list[bytes]:
-    """The WORDS, and a second of silence, as pcm16 in pieces."""
+    """The words of PHONE, and a second of silence, as pcm16 in pieces."""
     speech = soxr.resample(load_audio(PHONE), 16_000, rate)
     whole = (np.concatenate([speech, np.zeros(rate)]) * 32767).clip(-32768, 32767).astype("<i2")
     step = round(seconds * rate)
