@@ -23,7 +23,7 @@ from slimwhisper.cli import build_parser
 from slimwhisper.loading import load_model
 from tests.support.command import RunCLI, python
 from tests.support.live import Live, served
-from tests.support.paths import BROKEN, ROOT
+from tests.support.paths import BROKEN, ROOT, modules
 from tests.support.spoken import SAMPLES
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -150,7 +150,7 @@ def test_what_is_named_exists(page: Path) -> None:
 
 def test_messages_are_those_of_the_source() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text()
-    code = "".join(p.read_text() for f in ("slimwhisper", "app") for p in (ROOT / f).rglob("*.py"))
+    code = "".join(path.read_text() for path in modules())
     parts = "...".join(re.findall(r"^\| (?:\d+ )?`(.+?)` \|", page, re.M)).split("...")
     assert len(parts) >= 30 and not [part for part in parts if part.strip() not in code]
 

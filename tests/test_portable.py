@@ -4,7 +4,6 @@ import ast
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,7 +19,7 @@ from slimwhisper.disk import open_locked
 from slimwhisper.errors import DependencyError
 from tests.support.command import python
 from tests.support.live import serving
-from tests.support.paths import PHONE, ROOT, SAMPLES, WORDS
+from tests.support.paths import PHONE, ROOT, SAMPLES, WORDS, modules
 
 BARE = ROOT / "tests/support/bare"  # a sitecustomize.py: what is taken
 bare = partial(python, PYTHONPATH=str(BARE), OMP_NUM_THREADS="1")
@@ -32,17 +31,11 @@ UNIX_CALLS = set(
 )
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in ("slimwhisper", "app", "kernels"):
-        for file in (ROOT / package).rglob("*.py"):
-            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
-
-
 def test_what_is_imported_at_the_top() -> None:
     """Nothing that another system, or a machine without a GPU, may lack."""
-    count = 0
-    for name, module in modules():
-        count += 1
+    assert len(modules()) > 200
+    for path in modules():
+        name, module = str(path.relative_to(ROOT)), ast.parse(path.read_text())
         found = {alias.name for n in module.body if isinstance(n, ast.Import) for alias in n.names}
         found |= {str(n.module) for n in module.body if isinstance(n, ast.ImportFrom)}
         allowed = {"triton"} if name.startswith("kernels/gpu/") else set()
@@ -50,7 +43,6 @@ def test_what_is_imported_at_the_top() -> None:
         attributes = (n for n in ast.walk(module) if isinstance(n, ast.Attribute))
         used = {n.attr for n in attributes if ast.unparse(n.value) == "os"}
         assert not used & UNIX_CALLS, name
-    assert count > 200
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import python
-from tests.support.paths import PHONE, ROOT
+from tests.support.paths import PHONE, ROOT, modules
 
 NUMBERS = json.loads((ROOT / "tests/support/size.json").read_text())
 SLACK = 0.01  # of a number: what has fallen by more is written down
-PRODUCT = ("slimwhisper", "app", "kernels")
 # what everybody's recording needs
 CORE = "audio tokens checkpoint cache model engine longform service".split()
 # none of them is needed to read a WAV, load a .pt file and decode: most take 0.1 s or more
@@ -65,7 +64,7 @@ def core() -> int:
 
 
 def test_lines() -> None:
-    found = {"product": sum(map(folder, PRODUCT)), "tests": folder("tests"), "core": core()}
+    found = {"product": sum(map(lines_of, modules())), "tests": folder("tests"), "core": core()}
     assert_not_larger(found)
 
 

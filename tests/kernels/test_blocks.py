@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -192,22 +193,18 @@ def test_mlp_in_whole_numbers(c: Library, rows: int) -> None:
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_step_is_one_call(monkeypatch: pytest.MonkeyPatch, int8: bool) -> None:
     """Of C, for all layers, and the logits; layer by layer gives the same."""
-    model, calls = random_model(forms=("e", "x"), int8=int8), Counter[str]()
-    compiled = model.plan.kernels.library
-    assert compiled is not None
-    for name, run in list(compiled.functions.items()):
-
-        def call(*arguments: object, name: str = name, run=run) -> None:  # type: ignore[no-untyped-def]
-            calls[name] += 1
-            run(*arguments)
-
-        monkeypatch.setitem(compiled.functions, name, call)
+    model = random_model(forms=("e", "x"), int8=int8)
+    compiled = made(model.plan.kernels.library)
+    called = Mock()
+    for name, run in compiled.functions.items():
+        called.attach_mock(Mock(wraps=run), name)
+        monkeypatch.setitem(compiled.functions, name, getattr(called, name))
     steps, step = list[Counter[str]](), model.decoder.step
 
     def counted(*arguments: object) -> Tensor:
-        calls.clear()
+        called.reset_mock()
         logits: Tensor = step(*arguments)  # type: ignore[arg-type]
-        steps.append(Counter(calls))
+        steps.append(Counter(name for name, *_ in called.mock_calls))
         return logits
 
     monkeypatch.setattr(model.decoder, "step", counted)

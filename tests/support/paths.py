@@ -8,3 +8,8 @@ PHONE = SAMPLES / "phone-number.wav"  # the digits of a number, 9 s
 WORDS = "five five five zero one four two seven nine eight"
 BROKEN = ROOT / "tests/support/broken.m4a"  # half a file
 SHARED = ROOT.parent / "shared"  # recordings of people, where there are some
+
+
+def modules() -> list[Path]:
+    """Those of the package; links are not followed."""
+    return [p for name in ("slimwhisper", "app", "kernels") for p in (ROOT / name).rglob("*.py")]

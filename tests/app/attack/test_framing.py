@@ -48,12 +48,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Mock:
     called = Mock()
     for kind, name in ((h11.Connection, "next_event"), (Protocol, "recv_frame")):
         usual = getattr(kind, name)
-
-        def counted(*arguments: Any, parse: Any = usual) -> Any:
-            called()
-            return parse(*arguments)
-
-        monkeypatch.setattr(kind, name, counted)
+        monkeypatch.setattr(kind, name, lambda *a, parse=usual: (called(), parse(*a))[1])
     return called
 
 
