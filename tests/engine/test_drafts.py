@@ -5,17 +5,12 @@ from dataclasses import replace
 from unittest.mock import Mock, patch
 
 import pytest
-import torch
-from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
-from slimwhisper.engine.filters import FILTERS, LogitFilter
 from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
-from slimwhisper.hot_words.filter import HotWordFilter, hot_words
 from slimwhisper.model.model import Model
 from tests.support.windows import (
-    CPU,
     SEARCHES,
     SHORT,
     VOCABULARY,
@@ -115,21 +110,3 @@ def test_forms_that_cannot_take_tokens_back(name: str) -> None:
     found = decode(model, drafted(requests, [spoiled(e.tokens, 4) for e in expected]), 2)
     assert_same(found, expected)
     assert all((f.drafted > 0) == model.plan.may_draft for f in found)
-
-
-@pytest.mark.parametrize("kind", FILTERS)
-def test_what_filters_know_of_a_draft_is_what_sampling_leaves(kind: type[LogitFilter]) -> None:
-    """Their states along a text on the host, and after each of its tokens on the device."""
-    words = hot_words(VOCABULARY, ("new york", "york city"), 2.0)
-    rules = replace(rules_of(no_repeat_ngram_size=3), bonuses=words)
-    stamps, logit_filter = VOCABULARY.timestamps, kind(1, VOCABULARY, CPU)
-    logit_filter.prepare([rules])
-    text = (stamps[0], 649, 331, stamps[3], stamps[3], 649, 42, stamps[9], EOT)
-    states = logit_filter.along(rules, text)
-    state: tuple[Tensor, ...] = tuple(torch.tensor(t[:1]) for t in states)
-    for number, token in enumerate([*text, 0]):
-        known = zip(logit_filter.state, states, state, strict=True)
-        for tensor, along, after in list(known)[: 1 if kind is HotWordFilter else None]:
-            assert after.dtype == tensor.dtype
-            assert after[0].tolist() == along[number].tolist()
-        state = logit_filter.after(state, torch.tensor([token]))

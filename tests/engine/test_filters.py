@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.engine.engine import Engine
-from slimwhisper.engine.filters import Filters, Repetition, Texts
-from slimwhisper.engine.passes import verify
+from slimwhisper.engine.filters import Repetition, Texts
 from slimwhisper.engine.requests import Attempt, Decoded, Search, Window
 from slimwhisper.hot_words.filter import HotWordFilter, hot_words
 from slimwhisper.model.model import Model
@@ -225,15 +224,3 @@ def test_attempts_of_a_window_share_their_list(model: Model) -> None:
     (found,) = decode(model, [window], slots=1, search=Search(samples=4))
     mean = sum(found.logprobs) / (len(found.tokens) + 1)
     assert found.avg_logprob == pytest.approx(mean, abs=1e-4)
-
-
-def test_verify_reads_each_position_once(model: Model) -> None:
-    """A draft that repeats itself is cut where its limits cut it, whatever comes after."""
-    window = limited(replace(short_windows(3)[2], attempt=Attempt()), 1.0, 2)
-    draft = (300, 301, 300, 301, 300)
-    logits = torch.full((len(draft), VOCABULARY.size), -20.0)
-    logits[range(len(draft)), list(draft)] = 5.0
-    filters = Filters(1, VOCABULARY, CPU, model.plan.kernels)
-    assert window.rules is not None and not filters.prepare([window.rules])
-    found = verify(window, draft, logits, filters)
-    assert found.tokens == draft[:3]
