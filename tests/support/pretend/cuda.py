@@ -16,13 +16,14 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
 from torch import Tensor
 
+from slimwhisper.kernels import graphs
 from slimwhisper.kernels.gpu import driver
 from tests.support.pretend.device import GPU, Forbidden, PretendEvent, PretendGraph, PretendStream
 from tests.support.pretend.operators import Functions
@@ -67,7 +68,7 @@ def pretend_cuda(count: int = 1, memory: int = MEMORY, divides: bool = True) -> 
         number = 1 + gpu.streams[index, priority] % 32 + 32 * -priority
         return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
 
-    def make_partition_stream(device: torch.device) -> PretendStream:
+    def partition_stream(device: torch.device) -> PretendStream:
         """A new one each time."""
         index, number = device.index or 0, 1000 + len(gpu.pool)
         return gpu.pool.setdefault((index, number), PretendStream(gpu, index, number))
@@ -111,19 +112,18 @@ def pretend_cuda(count: int = 1, memory: int = MEMORY, divides: bool = True) -> 
         "graph_pool_handle": gpu.new_pool,
         "CUDAGraph": lambda: PretendGraph(gpu),
     }
-    with ExitStack() as changed:
-        for name, value in cuda.items():
-            changed.enter_context(patch.object(torch.cuda, name, value))
-        for streams in ("_streams", "_unused"):  # of this pretend device only
-            changed.enter_context(patch(f"slimwhisper.kernels.graphs.{streams}", defaultdict(list)))
-        changed.enter_context(patch.dict(os.environ, SLIMWHISPER_KERNELS="torch"))
+    with (
+        patch.multiple(torch.cuda, **cuda),
+        # of this pretend device only
+        patch.multiple(graphs, _streams=defaultdict(list), _unused=defaultdict(list)),
+        patch.multiple(driver, can_divide=lambda _: divides, partition_stream=partition_stream),
+        patch.dict(os.environ, SLIMWHISPER_KERNELS="torch"),
         # the host's memory needs no such care
-        changed.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
-        changed.enter_context(patch.object(driver, "can_divide", lambda _: divides))
-        changed.enter_context(patch.object(driver, "partition_stream", make_partition_stream))
-        changed.enter_context(patch.object(threading.Thread, "run", run_thread))
-        with Functions(gpu):
-            yield gpu
+        patch.object(Tensor, "record_stream", lambda *_: None),
+        patch.object(threading.Thread, "run", run_thread),
+        Functions(gpu),
+    ):
+        yield gpu
 
 
 @contextmanager
@@ -133,10 +133,8 @@ def pretend_other(kind: str) -> Iterator[GPU]:
     """
     names = ("Stream", "Event", "current_stream", "stream", "device", "CUDAGraph", "synchronize")
     missing = Mock(side_effect=Forbidden(f"of CUDA alone, for {kind}"))
-    with pretend_cuda() as gpu, ExitStack() as changed:
-        changed.enter_context(patch.object(torch.cuda, "is_available", lambda: False))
+    cuda = dict.fromkeys(names, missing) | {"is_available": lambda: False}
+    unpinned = patch.object(Tensor, "pin_memory", missing)
+    with pretend_cuda() as gpu, patch.multiple(torch.cuda, **cuda), unpinned:
         gpu.kind = kind
-        for name in names:
-            changed.enter_context(patch.object(torch.cuda, name, missing))
-        changed.enter_context(patch.object(Tensor, "pin_memory", missing))
         yield gpu
