@@ -20,6 +20,7 @@ from slimwhisper.live.types import LiveEvent, LiveOptions, SpeakersNamed
 from slimwhisper.live.utterance import History, Utterance
 from slimwhisper.model.model import Model
 from slimwhisper.option_group import ModelFacts
+from slimwhisper.service.source import SessionSource
 from slimwhisper.types import SAMPLE_RATE
 
 MAX_PARALLEL_UPDATES = 4  # updates of a stream with a backlog
@@ -45,7 +46,7 @@ def as_samples(piece: ArrayLike) -> NDArray[np.float32]:
     return check_values(samples)
 
 
-class Stream:
+class Stream(SessionSource):
     """The state machine of one stream. It has no model, and belongs to one thread.
 
     Append audio by `append`. Whenever an update is `due`, submit its `next_window` to an engine and
@@ -225,14 +226,8 @@ class Stream:
         self._advance()
         return None
 
-    def report(self) -> None:
-        """Report nothing: `events` come from audio as well as from answers."""
-
     def result(self) -> None:
         """Return nothing: the stream has only its events."""
-
-    def close(self) -> None:
-        """Free nothing."""
 
     # -- events ----------------------------------------------------------------------------------
 

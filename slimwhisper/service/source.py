@@ -58,6 +58,7 @@ class SessionSource(Protocol):
         Returns:
             What a `Progress` has as its news. None means that nothing is new.
         """
+        return None
 
     @property
     def done(self) -> bool:
@@ -72,6 +73,7 @@ class SessionSource(Protocol):
 
     def close(self) -> None:
         """Free memory and files. This is called once, also if the source fails or is cancelled."""
+        return None
 
 
 class Progress(NamedTuple):
@@ -163,9 +165,6 @@ class Windows(SessionSource):
         """
         self._answers[session] = answer
 
-    def report(self) -> None:
-        """Report nothing before the end."""
-
     @property
     def done(self) -> bool:
         """Whether all windows are answered."""
@@ -178,6 +177,3 @@ class Windows(SessionSource):
             One answer to each window, in order.
         """
         return [self._answers[number] for number in range(self._count)]
-
-    def close(self) -> None:
-        """Free nothing."""
