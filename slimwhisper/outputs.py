@@ -428,10 +428,9 @@ def formats_of(choice: str, layout: Layout | None = None) -> tuple[str, ...]:
     return (choice,)
 
 
-def formats_for(transcript: Transcript) -> list[OutputFormat]:
-    """The formats for this transcript: RTTM only if it has speakers."""
-    speakers = has_speakers(transcript)
-    return [row for row in FORMATS.values() if speakers or not row.speakers]
+def formats_for(speakers: bool) -> dict[str, OutputFormat]:
+    """The formats for transcripts, by name: RTTM only for those with speakers."""
+    return {name: row for name, row in FORMATS.items() if speakers or not row.speakers}
 
 
 def save_transcript(transcript: Transcript, path: str | PathLike[str], **layout: Any) -> None:

@@ -35,7 +35,7 @@ from starlette.exceptions import HTTPException
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.audio.samples import Samples
 from slimwhisper.disk import open_locked
-from slimwhisper.outputs import SENTENCES, OutputFormat, formats_for
+from slimwhisper.outputs import SENTENCES, OutputFormat, formats_for, has_speakers
 from slimwhisper.types import Segment
 
 PREFIX = "slimwhisper-page-"
@@ -175,9 +175,9 @@ class PageResult(TempFiles):
         """Its secret address."""
         return self.path.name
 
-    def formats(self) -> list[OutputFormat]:
-        """The formats that can be downloaded."""
-        return [] if self.edits is None else formats_for(self.edits.transcript)
+    def formats(self) -> dict[str, OutputFormat]:
+        """The formats that can be downloaded, by name."""
+        return {} if self.edits is None else formats_for(has_speakers(self.edits.transcript))
 
     def render(self, format: OutputFormat) -> bytes:
         """The corrected transcript, as a file in one of the formats."""
@@ -223,8 +223,8 @@ def zipped(results: Iterable[PageResult]) -> bytes:
             while name.lower() in used:
                 name, number = f"{stem} ({number})", number + 1
             used.add(name.lower())
-            for format in result.formats():
-                archive.writestr(f"{name}.{format.name}", result.render(format))
+            for suffix, format in result.formats().items():
+                archive.writestr(f"{name}.{suffix}", result.render(format))
     return file.getvalue()
 
 
@@ -244,12 +244,11 @@ def make_results_router(results: PageResults) -> APIRouter:
     async def transcript(file: str) -> Response:
         token, _, suffix = file.partition(".")
         result = results.find(token)
-        formats = {format.name: format for format in result.formats()}
-        format = formats.get(suffix)
-        if format is None:
+        formats = result.formats()
+        if suffix not in formats:
             raise HTTPException(404, f"unknown format; choose: {', '.join(formats)}")
-        content = await run_in_threadpool(result.render, format)
-        return download(content, f"{Path(result.name).stem}.{format.name}", format.media_type)
+        content = await run_in_threadpool(result.render, formats[suffix])
+        return download(content, f"{Path(result.name).stem}.{suffix}", formats[suffix].media_type)
 
     @router.get("/results/{token}.zip")
     async def transcripts(token: str) -> Response:

@@ -108,7 +108,7 @@ class RunPart:
         unscripted: [start, end, text] of speech that is not in the text that was aligned.
         """
         token = self.result.token if self.result is not None else None
-        formats = self.result.formats() if self.result is not None else []
+        formats = self.result.formats() if self.result is not None else ()
         waits = self.state == "waiting"
         shown = ("name", "state", "message", "language", "segments", "unscripted", "peaks")
         return {
@@ -121,7 +121,7 @@ class RunPart:
             "text": self.text.strip(),
             "edit": f"page/edit/{token}" if self.state == "done" else None,
             "audio": f"page/audio/{token}" if token and self.peaks else None,
-            "downloads": {f.name: f"page/result/{token}.{f.name}" for f in formats},
+            "downloads": {name: f"page/result/{token}.{name}" for name in formats},
         }
 
 

@@ -33,12 +33,13 @@ from slimwhisper.app.page.gradio_guard import (
     make_uploads_router,
 )
 from slimwhisper.app.page.handlers import MOST_BEAMS, Handlers
-from slimwhisper.app.page.posts import MakeKey, live_formats, make_edit_router, make_live_router
+from slimwhisper.app.page.posts import MakeKey, make_edit_router, make_live_router
 from slimwhisper.app.service.engines import Engines
 from slimwhisper.app.service.host import Models, ServerHost
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.cache.forms import PRESETS, brief
 from slimwhisper.devices import free_bytes
+from slimwhisper.outputs import formats_for
 from slimwhisper.speakers.choice import BACKENDS, MOST_SPEAKERS, missing
 from slimwhisper.text import human_size
 from slimwhisper.tokens.encoding import LANGUAGES
@@ -116,7 +117,7 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
 def _lay_out_live() -> None:
     """The Live tab's frame. The rest runs in the browser: assets/live.js."""
     options = _options("sw-live-options")
-    html = asset("live.html").replace("FORMATS", " ".join(live_formats()))
+    html = asset("live.html").replace("FORMATS", " ".join(formats_for(speakers=False)))
     view = _scripted("sw-live", "live", html)
     names, fields = ", ".join(options), list(options.values())
     changes = [field.change for field in fields]  # type: ignore[attr-defined]

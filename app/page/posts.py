@@ -23,7 +23,7 @@ from slimwhisper.app.api.fields import check_size
 from slimwhisper.app.page.edits import Changed, ConflictError, Edits
 from slimwhisper.app.page.files import GONE, PRIVATE, PageResults, download, segment_view
 from slimwhisper.longform.requests import compression_ratio
-from slimwhisper.outputs import FORMATS, SENTENCES, OutputFormat
+from slimwhisper.outputs import SENTENCES, OutputFormat, formats_for
 from slimwhisper.subtitles.sentences import to_sentences
 from slimwhisper.tokens.encoding import LANGUAGES
 from slimwhisper.types import Segment, Transcript, Word
@@ -231,19 +231,14 @@ def make_live_router(make_key: MakeKey) -> APIRouter:
 
     @router.post("/transcript.{format}")
     async def file(format: str, request: Request) -> Response:
-        row = FORMATS.get(format)
-        if row is None or row.speakers:
-            raise HTTPException(404, f"unknown format; choose: {', '.join(live_formats())}")
+        formats = formats_for(speakers=False)
+        if format not in formats:
+            raise HTTPException(404, f"unknown format; choose: {', '.join(formats)}")
         posted = await read_posted(request, LiveTranscript)
-        content = await run_in_threadpool(_render, posted, row)
-        return download(content, f"live.{row.name}", row.media_type)
+        content = await run_in_threadpool(_render, posted, formats[format])
+        return download(content, f"live.{format}", formats[format].media_type)
 
     return router
-
-
-def live_formats() -> list[str]:
-    """The formats for live transcripts, which have no speakers."""
-    return [row.name for row in FORMATS.values() if not row.speakers]
 
 
 def _render(posted: LiveTranscript, row: OutputFormat) -> bytes:

@@ -23,7 +23,7 @@ from slimwhisper.flags import (
     positive,
 )
 from slimwhisper.options import Options
-from slimwhisper.outputs import FORMATS
+from slimwhisper.outputs import formats_for
 from slimwhisper.types import DTYPES
 
 BATCHES = (1, 8, 16, 64)
@@ -67,8 +67,8 @@ def add_align(commands: Any) -> None:
     p.add_argument("audio", metavar="AUDIO", help="recording of any length; - for standard input")
     p.add_argument("text", metavar="TEXT", help=".txt, .srt, .vtt or .lrc, whose times are ignored")
     help = "of the file NAME.FORMAT, with the recording's name [srt]"
-    formats = [row.name for row in FORMATS.values() if not row.speakers]
-    p.add_argument("-f", "--output_format", choices=["all", *formats], default="srt", help=help)
+    formats = ["all", *formats_for(speakers=False)]
+    p.add_argument("-f", "--output_format", choices=formats, default="srt", help=help)
     p.add_argument("-o", "--output_dir", default=".", help="folder to write it to [.]")
     p.add_argument("--language", help="code or name [detected]")
     help = "align with the readable part of a truncated file [False]"

@@ -21,7 +21,7 @@ from slimwhisper.app.page import posts
 from slimwhisper.app.page.edits import Edits
 from slimwhisper.app.page.files import PageResults, make_results_router
 from slimwhisper.app.server import add_error_handlers
-from slimwhisper.outputs import FORMATS, OutputFormat
+from slimwhisper.outputs import FORMATS, OutputFormat, formats_for
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.refusals import TABLES
 
@@ -61,7 +61,7 @@ class Site:
 
     def downloads(self) -> dict[str, bytes]:
         """The first result's files: there are no speakers."""
-        return {f: self.client.get(f"{self.result}.{f}").content for f in posts.live_formats()}
+        return {f: self.client.get(f"{self.result}.{f}").content for f in formats_for(False)}
 
     def zipped(self) -> dict[str, bytes]:
         """The files of both."""
@@ -196,7 +196,7 @@ def test_every_format_of_a_live_transcript(site: Site) -> None:
     )
     long = {"start": 3.0, "end": 23.0, "text": "We came home late, and nobody had seen us. " * 5}
     assert site.written("srt", [long]).count("\n\n") == 5, "a cue for each sentence"
-    for format in posts.live_formats():
+    for format in formats_for(False):
         assert "five" in site.written(format, SAID)
         site.written(format, [])
 
