@@ -104,11 +104,11 @@ def for_the_model(call: Arguments, model: SlimWhisper) -> Arguments:
     return arguments | ENGLISH
 
 
-def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
+def vad_options(parameters: Any, defaults: VadOptions) -> VadOptions:
     """Read `vad_parameters`.
 
     Args:
-        arguments: The arguments of the call, by name.
+        parameters: The argument.
         defaults: The values of what is not given.
 
     Returns:
@@ -117,7 +117,7 @@ def vad_options(arguments: Arguments, defaults: VadOptions) -> VadOptions:
     Raises:
         OptionError: When a name is unknown, or it is something else.
     """
-    parameters = arguments["vad_parameters"] or {}
+    parameters = parameters or {}
     if isinstance(parameters, VadOptions):
         return parameters
     if not isinstance(parameters, Mapping):

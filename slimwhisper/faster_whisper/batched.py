@@ -75,20 +75,20 @@ class BatchedInferencePipeline:
         call.apply_defaults()
         whisper = self.model.whisper
         arguments = for_the_model(call.arguments | UNUSED, whisper)
-        vad_filter, vad_parameters = arguments["vad_filter"], arguments["vad_parameters"]
         if isinstance(arguments["temperature"], list | tuple):
             arguments["temperature"] = list(arguments["temperature"])[:1]
         clips = _edges(arguments["clip_timestamps"])
         arguments["clip_timestamps"] = clips or "0"
         vad = None
-        if vad_filter and not clips:
+        if arguments["vad_filter"] and not clips:
             # pauses at which pieces may end, and their length, which cannot be set
             defaults = VadOptions(max_speech_duration_s=CHUNK_SECONDS)
-            if vad_parameters is None:
+            parameters = arguments["vad_parameters"]
+            if parameters is None:
                 defaults.min_silence_duration_ms = 160
-            elif isinstance(vad_parameters, dict):
-                vad_parameters = vad_parameters | {"max_speech_duration_s": CHUNK_SECONDS}
-            vad = vad_options(arguments | {"vad_parameters": vad_parameters}, defaults)
+            elif isinstance(parameters, dict):
+                parameters = parameters | {"max_speech_duration_s": CHUNK_SECONDS}
+            vad = vad_options(parameters, defaults)
         options = options_of(arguments, vad, whisper) | {"parallel": vad is not None}
         slots = check_batch_size(arguments["batch_size"])
         result = self.model.begin(call.arguments["audio"], arguments, options, vad, slots)

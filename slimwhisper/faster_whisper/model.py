@@ -218,7 +218,7 @@ class WhisperModel:
         """
         arguments, vad = for_the_model(locals(), self.whisper), None
         if vad_filter and arguments["clip_timestamps"] == "0":
-            vad = vad_options(arguments, VadOptions())
+            vad = vad_options(arguments["vad_parameters"], VadOptions())
         options = options_of(arguments, vad, self.whisper) | {"vad_filter": vad is not None}
         return self.begin(audio, arguments, options, vad)
 
@@ -306,7 +306,8 @@ class WhisperModel:
         if not network.is_multilingual:
             return "en", 1.0, [("en", 1.0)]
         votes, best, probs = Counter[str](), dict[str, float](), dict[str, float]()
-        for window in self._windows(audio, features, vad_filter, vad_parameters):
+        vad = vad_options(vad_parameters, VadOptions()) if vad_filter else None
+        for window in self._windows(audio, features, vad):
             if votes.total() == max(most, 1):
                 break
             found = detect_languages(network.transcriber, window[None])[0]
@@ -319,11 +320,7 @@ class WhisperModel:
         return language, best[language], _most_likely_first(probs)
 
     def _windows(
-        self,
-        audio: Audio | None,
-        features: NDArray[np.float32] | None,
-        vad_filter: bool,
-        vad_parameters: dict[str, Any] | VadOptions | None,
+        self, audio: Audio | None, features: NDArray[np.float32] | None, vad: VadOptions | None
     ) -> Iterator[Tensor]:
         """The spectrograms [n_mels, 3000] of a recording's windows, at least one."""
         dims = self.whisper.dims
@@ -334,8 +331,7 @@ class WhisperModel:
                 yield torch.nn.functional.pad(mel, (0, dims.window_frames - mel.shape[-1]))
             return
         samples = _samples(audio)
-        if vad_filter:
-            vad = vad_options({"vad_parameters": vad_parameters}, VadOptions())
+        if vad is not None:
             samples = Excerpts(samples, find_speech(samples, Options(**option_fields(vad))))
         window = dims.window_frames * HOP_SAMPLES
         for start in range(0, max(len(samples), 1), window):

@@ -233,7 +233,7 @@ def test_languages(multilingual: WhisperModel) -> None:
     later = multilingual.detect_language(audio[window:], **several)
     _, info = multilingual.transcribe(audio, clip_timestamps="30", **quick, **several)
     assert (info.language, info.all_language_probs) == (later[0], later[2])
-    mel = np.concatenate(list(multilingual._windows(audio[: 2 * window], None, False, None)), -1)
+    mel = np.concatenate(list(multilingual._windows(audio[: 2 * window], None, None)), -1)
     assert multilingual.detect_language(features=mel)[0] == code
     assert "de" in multilingual.supported_languages
 
@@ -249,7 +249,7 @@ def test_windows_that_programs_decode_themselves(model: WhisperModel) -> None:
         *tokenizer.encode(" seven"),
     ]
     audio = [decode_audio(str(path)) for path in (COUNTDOWN, DOOR)]
-    mels = np.stack([next(iter(model._windows(a, None, False, None))) for a in audio])
+    mels = np.stack([next(iter(model._windows(a, None, None))) for a in audio])
     features = model.encode(mels)
     assert features.shape == [2, 80, 3000]
     results = model.model.generate(features, [prompt] * 2, beam_size=2, return_scores=True)
@@ -279,7 +279,7 @@ def test_tokens_of_programs(model: WhisperModel, multilingual: WhisperModel) -> 
 
 
 def test_languages_of_windows(multilingual: WhisperModel) -> None:
-    (window,) = multilingual._windows(decode_audio(str(PHONE)), None, False, None)
+    (window,) = multilingual._windows(decode_audio(str(PHONE)), None, None)
     found = multilingual.model.detect_language(multilingual.encode(window.numpy()))
     token, probability = found[0][0]
     code, expected, _ = multilingual.detect_language(decode_audio(str(PHONE)))
