@@ -93,23 +93,22 @@ def _lay_out_files(handlers: Handlers, preset: str | None) -> None:
 
     _, *names = inspect.signature(handlers.transcribe).parameters  # after the request
     values = [arguments[name] for name in names]
-    public = {"api_name": "transcribe", "api_visibility": "public"}
-    starts: list[tuple[gr.Button, Callable[..., Any], Sequence[Component], dict[str, Any]]] = [
-        (transcribe, handlers.transcribe, values, public),
-        *((example, handlers.try_example, [example], {}) for example in examples),
-    ]
     shown = [stop, transcribe, *examples]  # one run at a time: all starts share its view
 
     def running(on: bool) -> str:
         updates = [gr.update(visible=on), *[gr.update(interactive=not on)] * len(shown[1:])]
         return f"() => {json.dumps(updates)}"
 
-    for button, run, inputs, api in starts:
+    def start(button: gr.Button, run: Callable[..., Any], inputs: list[Any], **api: str) -> None:
         button.click(None, None, shown, js=running(True))
         how = {**QUICK, "preprocess": False, "trigger_mode": "once", **api}
         event = button.click(run, inputs, [text, view], **how)
         for after in (event.then, event.failure):  # Gradio calls one of them
             after(None, None, shown, js=running(False))
+
+    start(transcribe, handlers.transcribe, values, api_name="transcribe", api_visibility="public")
+    for example in examples:
+        start(example, handlers.try_example, [example])
     stop.click(handlers.stop, None, None, **QUICK)
     costs.expand(lambda: cost_table(handlers.service.engines), None, table, **QUICK)
 
