@@ -43,15 +43,15 @@ class APIError(HTTPException):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(status, message, headers)
-        self.status, self.code, self.param = status, code, param
+        self.code, self.param = code, param
 
     def __str__(self) -> str:
         return self.detail
 
     def body(self) -> dict[str, Any]:
         """The response's JSON."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
+        kind = "invalid_request_error" if self.status_code < 500 else "server_error"
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status_code, kind)
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
@@ -62,7 +62,7 @@ class APIError(HTTPException):
             body = {"err_code": self.code, "err_msg": str(self)}
         elif path.endswith(("/asr", "/detect-language")):
             body = {"detail": str(self)}
-        return JSONResponse(body, self.status, self.headers)
+        return JSONResponse(body, self.status_code, self.headers)
 
 
 # the status, OpenAI's code, the form's field, and the seconds after which to try again

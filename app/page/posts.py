@@ -149,7 +149,7 @@ def _answer(edits: Edits, changed: Changed, error: APIError | None = None) -> Re
     }
     if error is not None:
         content |= error.body()
-    return JSONResponse(content, 200 if error is None else error.status, headers=PRIVATE)
+    return JSONResponse(content, 200 if error is None else error.status_code, headers=PRIVATE)
 
 
 # -- the Live tab --------------------------------------------------------------------------------

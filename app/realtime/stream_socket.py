@@ -182,7 +182,7 @@ class StreamSocket:
             except (APIError, SlimWhisperError) as error:
                 api_error = as_api_error(error)
                 self.refuse(api_error)
-                if api_error.status == 413:
+                if api_error.status_code == 413:
                     self.end(SessionEnd(TOO_BIG))
                     return
             except Exception as error:

@@ -60,7 +60,7 @@ def test_errors_in_openais_shape(live: Live) -> None:
         for hidden in ("/proc/", "etc", "allow_truncated"):
             assert hidden not in str(error)
     killed = as_api_error(ReaderKilledError("a.wav: its decoder was killed twice"))
-    assert (killed.status, killed.headers) == (503, {"Retry-After": "10"})
+    assert (killed.status_code, killed.headers) == (503, {"Retry-After": "10"})
 
 
 def test_what_is_odd_is_said_in_a_header(live: Live, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_what_cannot_be_honoured_is_refused(fields: Any, field: str, message: st
     with pytest.raises((APIError, CheckpointError)) as raised:
         wanted(*(fields.items() if isinstance(fields, dict) else fields))
     error = as_api_error(raised.value)
-    assert error.status == (404 if field == "model" else 400)
+    assert error.status_code == (404 if field == "model" else 400)
     assert message in str(error) and "\n" not in str(error) and len(str(error)) < 300
     assert error.param == field
 
@@ -164,4 +164,4 @@ def test_what_whisper_cpp_has_and_we_have_not(name: str, value: str, message: st
     with pytest.raises(APIError) as raised:
         wanted_by_whisper_cpp((name, value))
     assert message in str(raised.value)
-    assert (raised.value.status, raised.value.param) == (400, name)
+    assert (raised.value.status_code, raised.value.param) == (400, name)

@@ -126,7 +126,7 @@ def test_known_speakers_are_read_apart_and_leave_nothing(live: Live) -> None:
     ):
         with pytest.raises((APIError, AudioError), match=re.escape(message)) as raised:
             store_references([SpeakerReference("Cy", data)], read, AsyncExitStack())
-        assert as_api_error(raised.value).status == 400 and "/proc" not in str(raised.value)
+        assert as_api_error(raised.value).status_code == 400 and "/proc" not in str(raised.value)
     assert open_files() <= before
 
 

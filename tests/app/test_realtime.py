@@ -240,7 +240,7 @@ def test_how_long_a_secret_lasts() -> None:
     ):
         with pytest.raises(APIError, match=message) as raised:
             read_request({"expires_after": wrong})
-        assert raised.value.status == 400
+        assert raised.value.status_code == 400
 
 
 # -- audio ---------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_what_is_stored_is_bounded(sent: list[tuple[int, int, bool]], small: boo
             try:
                 found.grow(arriving[-1], size)
             except APIError as error:
-                assert error.status == 507
+                assert error.status_code == 507
                 others = sum(upload.size for upload in arriving[:-1])
                 kept = ended[-1].size if ended and ended[-1].path.exists() else 0
                 assert others + kept + size > most or len(found.entries) == 1
