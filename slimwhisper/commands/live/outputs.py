@@ -44,11 +44,14 @@ NAMES = {
 
 
 class TextLines:
-    """A line for each utterance, written as it is committed."""
+    """A line for each utterance, written as it is committed. diarize: at the end all segments
+    again, each after its speaker's name.
+    """
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
+    def __init__(self, file: TextIO, diarize: bool = False) -> None:
+        self._file, self._diarize = file, diarize
         self._begun = False  # a line
+        self._said: dict[tuple[int, int], str] = {}  # by utterance and segment
 
     def event(self, event: LiveEvent) -> None:
         match event:
@@ -59,6 +62,13 @@ class TextLines:
                 if not self._begun:
                     self._add(text)
                 self._end()
+                for segment in event.segments if self._diarize else ():
+                    self._said[event.utterance, segment.id] = segment.text.strip()
+            case SpeakersNamed():
+                self.close()
+                names = {(number, i): name for number, i, name in event.speakers}
+                said = ((names.get(place), text) for place, text in self._said.items() if text)
+                print("", *(label(name) + text for name, text in said), sep="\n", file=self._file)
 
     def close(self) -> None:
         """No event follows."""
@@ -91,9 +101,9 @@ class Screen(TextLines):
     in brackets.
     """
 
-    def __init__(self, file: TextIO, width: int | None = None) -> None:
+    def __init__(self, file: TextIO, diarize: bool = False, width: int | None = None) -> None:
         """width: in columns; None: the terminal's."""
-        super().__init__(file)
+        super().__init__(file, diarize)
         self._console = Console(
             file=file, width=width, force_terminal=True, highlight=False, markup=False
         )
@@ -137,25 +147,11 @@ class Screen(TextLines):
 
 
 def _text(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:
-    """Lines of text; on a terminal, also the tentative text. diarize: at the end all segments
-    again, each after its speaker's name.
-    """
-    output = Screen(file) if file is sys.stdout and is_screen(file) else TextLines(file)
+    """Lines of text; on a terminal, also the tentative text."""
+    kind = Screen if file is sys.stdout and is_screen(file) else TextLines
+    output = kind(file, diarize)
     stack.callback(output.close)
-    said: dict[tuple[int, int], str] = {}  # by utterance and segment
-
-    def emit(event: LiveEvent) -> None:
-        output.event(event)
-        match event:
-            case UtteranceEnded(utterance=number) if diarize:
-                said.update({(number, s.id): s.text.strip() for s in event.segments})
-            case SpeakersNamed():
-                output.close()
-                names = {(number, i): name for number, i, name in event.speakers}
-                lines = (label(names.get(place)) + text for place, text in said.items() if text)
-                print("", *lines, sep="\n", file=file)
-
-    return emit
+    return output.event
 
 
 def _json(file: TextIO, diarize: bool, stack: ExitStack) -> Emit:
