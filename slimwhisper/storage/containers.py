@@ -92,8 +92,8 @@ class Container:
             raise AudioError(f"{self.file}: is no text, so no manifest; give recordings by name")
         lines: Iterable[Any] = codecs.getreader(encoding)(file) if "16" in encoding else file
         rows = ((n, line) for n, line in enumerate(lines, start=1) if line.strip())
-        message = f"line {{}} is not a JSON object with {column}{SECONDS}; check the manifest"
-        return self._named_recordings(rows, json.loads, column, message)
+        problem = f"is not a JSON object with {column}{SECONDS}; check the manifest"
+        return self._named_recordings(rows, column, "line", problem)
 
     def table(self, file: BufferedReader) -> Recordings:
         """A parquet table. Its column of recordings has paths or URIs, the bytes of files, or
@@ -115,9 +115,9 @@ class Container:
         read = [column, *(c for c in ("duration", "offset") if has_names and c in columns.names)]
         batches = table.iter_batches(NAME_ROWS if has_names else DATA_ROWS, columns=read)
         rows = enumerate(row for batch in batches for row in batch.to_pylist())
-        message = f"row {{}} does not name a recording{SECONDS}; check the table"
+        problem = f"does not name a recording{SECONDS}; check the table"
         if has_names:
-            yield from self._named_recordings(rows, dict, column, message)
+            yield from self._named_recordings(rows, column, "row", problem)
             return
         for number, row in rows:
             audio = row[column] if isinstance(row[column], dict) else {"bytes": row[column]}
@@ -127,7 +127,8 @@ class Container:
                 output = f"{number:08d}" + (f"-{PurePosixPath(path).name}" if path else "")
                 yield from self._member(name, output, io.BytesIO(data), len(data))
             elif path:
-                yield from self._named_recordings([(number, {column: path})], dict, column, message)
+                named = [(number, {column: path})]
+                yield from self._named_recordings(named, column, "row", problem)
             else:
                 yield AudioError(f"{name}: has no bytes; name the column with --audio_column")
 
@@ -176,7 +177,7 @@ class Container:
             yield error
 
     def _named_recordings(
-        self, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], Any], column: str, error: str
+        self, rows: Iterable[tuple[int, Any]], column: str, unit: str, problem: str
     ) -> Recordings:
         """The recordings that numbered rows name, longer ones first within a look-ahead.
 
@@ -186,17 +187,18 @@ class Container:
         def found() -> Iterator[Found]:
             for number, row in rows:
                 try:
-                    yield self._reference(parse(row), column)
+                    yield self._reference(row, column)
                 except ROW_ERRORS:
-                    yield None, partial(AudioError, f"{self.file}: {error.format(number)}")
+                    yield None, partial(AudioError, f"{self.file}: {unit} {number} {problem}")
 
         ordered = longest_first(found())
         with ThreadPoolExecutor(INFO_REQUESTS, "slimwhisper-info") as pool:
             while batch := list(islice(ordered, INFO_REQUESTS)):
                 yield from pool.map(lambda find: find(), batch)
 
-    def _reference(self, row: dict[str, Any], column: str) -> Found:
-        """The recording that a row names. Raises one of ROW_ERRORS."""
+    def _reference(self, row: dict[str, Any] | str | bytes, column: str) -> Found:
+        """The recording that a row, or its JSON, names. Raises one of ROW_ERRORS."""
+        row = row if isinstance(row, dict) else json.loads(row)
         path, seconds, start = row[column], _seconds(row, "duration"), _seconds(row, "offset")
         if not path or "\0" in path:
             raise ValueError
