@@ -287,11 +287,7 @@ class Connection(StreamSocket):
         given = event.get("event_id")
         if isinstance(given, str) and len(given) <= MAX_ID:
             self._event_id = given
-        await self._handle(event)
-        self._event_id = None
-
-    async def _handle(self, event: dict[str, Any]) -> None:
-        match event.get("type"):
+        match event["type"]:
             case "input_audio_buffer.append":
                 if data := audio_of(event):
                     self._conversation.append(await self.append(data))
@@ -305,10 +301,11 @@ class Connection(StreamSocket):
             case "transcription_session.update":
                 session = from_beta(event.get("session"))
                 await self._update(session, "transcription_session.updated")
-            case str(other) if other.startswith(UNSUPPORTED):
+            case other if other.startswith(UNSUPPORTED):
                 raise unsupported("type", f"{other[:100]!r}: this server only transcribes")
             case other:
-                raise refused("type", f"type {str(other)[:100]!r} is not an event of clients")
+                raise refused("type", f"type {other[:100]!r} is not an event of clients")
+        self._event_id = None
 
     async def _commit(self) -> None:
         self._conversation.append(await self._feed.flush())
