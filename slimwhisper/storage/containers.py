@@ -34,7 +34,7 @@ from slimwhisper.files import (
 )
 from slimwhisper.jobs.inputs import RESULT, Digests, digest_of, longest_first
 from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
-from slimwhisper.storage.stores import MAGIC, Location, StoredFile, storage_errors
+from slimwhisper.storage.stores import MAGIC, Location, StoredFile
 from slimwhisper.text import install_command, text_encoding
 
 OUTSIDE = "outside"  # folder for the outputs of recordings that are not named relatively
@@ -76,7 +76,7 @@ class Container:
     def recordings(self) -> Recordings:
         """Every recording, and an error for each that cannot be found or read."""
         try:
-            with self.location.open(self.file.path) as file, storage_errors(self.location.uri):
+            with self.location.open(self.file.path) as file:
                 yield from edge(str(container_kind(self.file.path)))(self, file)
         except SlimWhisperError as error:
             yield error

@@ -221,7 +221,9 @@ class Location:
 
     @contextmanager
     def open(self, path: str) -> Iterator[BufferedReader]:
-        """A file's bytes, to be read from the start. Raises StorageError."""
+        """A file's bytes, to be read from the start. Raises StorageError, also for what fails while
+        they are read.
+        """
         with storage_errors(self.uri):
             opened = self._filesystem.open(path, "rb", block_size=BLOCK)
             with BufferedReader(opened, LINES) as file:
