@@ -231,9 +231,8 @@ class PendingTranscription:
         listener = partial(schedule, self._events.put_nowait)
         upload = transcription.upload
         path, name = open_path(upload.file), display_name(upload.filename)
-        model, options = transcription.model, transcription.options
-        self.job = Job(path, name, model, options, client.name, listener)
-        self.job.mix_instead = transcription.mix_instead
+        model, options, mix = transcription.model, transcription.options, transcription.mix_instead
+        self.job = Job(path, name, model, options, client.name, listener, mix_instead=mix)
         service.submit(self.job)
 
     async def next(self, patience: float = math.inf) -> Event | None:
