@@ -155,7 +155,7 @@ class WyomingClient:
         self._host, self._settings = host, host.settings
         self._transcribe: dict[str, Any] = {}  # the data of the last `transcribe`
         self._feed: StreamFeed | None = None
-        self._sender: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None]  # of its text, while there is a feed
         self._deadline = 0.0  # of the recording's end
         self._complete = False  # whether audio-stop came
         self._refused = False  # whether the rest of the recording is ignored
@@ -188,17 +188,17 @@ class WyomingClient:
 
     async def shutdown(self) -> None:
         """At a shutdown: send the last text, then an error."""
-        if self._feed is not None and self._sender is not None:
+        if self._feed is not None:
             self._feed.finish()
             await asyncio.wait([self._sender], timeout=self._settings.patience)
         await self.refuse("stopping", "the server is shutting down; connect again in a minute")
 
     def close(self) -> None:
         """Drop the stream, if there is one."""
-        if self._sender is not None and self._feed is not None:
+        if self._feed is not None:
             self._sender.cancel()
             self._feed.close()
-        self._feed = self._sender = None
+        self._feed = None
 
     async def _send(self, type: str, **data: Any) -> None:
         """Send an event. Raises ConnectionError if the client disconnected or does not read."""
@@ -263,7 +263,7 @@ class WyomingClient:
 
     async def _append(self, frame: Frame) -> None:
         format = _format(frame.data)
-        if self._sender is not None and self._sender.done():
+        if self._feed is not None and self._sender.done():
             return  # the stream has failed; its error was sent
         feed = self._feed or self._begin(format)  # older clients send no audio-start
         await feed.change(format)
@@ -274,7 +274,7 @@ class WyomingClient:
 
     async def _finish(self) -> None:
         """End the recording, and wait for its text."""
-        if self._feed is None or self._sender is None:
+        if self._feed is None:
             raise APIError(400, "audio-stop without audio; send audio first", "invalid_request")
         await self._feed.flush()
         self._feed.finish()
