@@ -403,7 +403,11 @@ def _converter(frame: AudioFrame, layout: str, rate: int) -> Graph:
         time_base=str(frame.time_base or Fraction(1, frame.sample_rate)),
     )
     options = {"internal_sample_fmt": "s16p"} if frame.format.bytes <= 2 else {}
-    convert = graph.add("aresample", **options)
+    steps = [source, graph.add("aresample", **options)]
+    count = frame.layout.nb_channels
+    if count > 8 and layout != frame.layout.name == f"{count} channels":  # FFmpeg cannot mix them
+        mean = "+".join(f"{1 / count}*c{i}" for i in range(count))
+        steps.append(graph.add("pan", f"mono|c0={mean}"))
     target = graph.add("aformat", sample_fmts="s16", channel_layouts=layout, sample_rates=str(rate))
-    graph.link_nodes(source, convert, target, graph.add("abuffersink")).configure()
+    graph.link_nodes(*steps, target, graph.add("abuffersink")).configure()
     return graph

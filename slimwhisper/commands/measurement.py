@@ -183,6 +183,8 @@ def measure(case: Case) -> dict[str, Any]:
     if dims.window_frames != WINDOW_FRAMES:
         length = f"{dims.window_frames / FRAMES_PER_SECOND:g} s long, but bench measures 30 s"
         raise OptionError(f"{name}: its windows are {length}; choose another model")
+    if case.tokens > (most := dims.n_text_ctx // 2):
+        raise OptionError(f"--tokens {case.tokens}: a window has room for {most}; give fewer")
     forms = choose_forms(case.cache)
     network = Model(checkpoint, device, dtype, forms, guarded_plan, case.dtype == INT8)
     model = SlimWhisper(network)
@@ -209,9 +211,7 @@ def measure(case: Case) -> dict[str, Any]:
         # of the pages of all texts, at most
         "text_bytes": model.text_memory().peak_bytes,
         "peak_bytes": memory.peak(),  # of the process; on a GPU, of its tensors
-        "fallbacks": list(
-            network.plan.fallbacks
-        ),  # forms that the guard rejected, so that others were measured
+        "fallbacks": list(network.plan.fallbacks),  # forms that the guard replaced
         "place": {
             "device": str(device),
             "dtype": INT8 if case.dtype == INT8 else str(dtype).removeprefix("torch."),

@@ -35,6 +35,11 @@ def test_a_channel_is_as_alone(tmp_path: Path, rate: int, channels: int) -> None
         assert channel.read(10**8, 10**9).shape == (0,)
 
 
+def test_many_channels_are_averaged(tmp_path: Path) -> None:
+    found = everything(load_samples(write(tmp_path / "a.wav", 16_000, 9)))
+    np.testing.assert_allclose(found, sound(16_000, 9).mean(axis=1), atol=1e-3)
+
+
 def test_compressed_files_have_channels(tmp_path: Path) -> None:
     wav = write(tmp_path / "a.wav", 16_000, 2)
     path = convert(wav, tmp_path / "a.m4a")

@@ -103,7 +103,7 @@ def test_in_turns(random_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ("changes", "message"),
     [
         ({"model": "enormous", "random": True}, "'enormous' is not an official shape"),
-        ({"tokens": 300}, "300 is not between 1 and 224"),
+        ({"tokens": 300}, "--tokens 300: a window has room for 224"),
         ({"model": "short"}, "20 s"),
     ],
 )

@@ -72,6 +72,7 @@ def read_pipe(pipe: Pipe, data: bytes, **options: Any) -> np.ndarray:
         *((44_100, 2, "WAV", t) for t in "PCM_16 PCM_U8 PCM_24 FLOAT DOUBLE ULAW".split()),
         *((22_050, 1, f, t) for f, t in (("WAVEX", "PCM_24"), ("RF64", "PCM_16"))),
         *((22_050, 1, f, "PCM_16") for f in ("FLAC", "AIFF", "AU", "W64")),
+        (16_000, 9, "WAV", "PCM_16"),  # a number of channels whose places FFmpeg does not know
     ],
 )
 def test_samples_are_those_of_a_file(
@@ -79,6 +80,11 @@ def test_samples_are_those_of_a_file(
 ) -> None:
     data = wav(sound(rate, channels, 0.5), rate, format, subtype)
     assert np.array_equal(read_pipe(pipe, data), load_audio(data))
+
+
+def test_mp3_without_a_tag_as_radio_sends_it(pipe: Pipe) -> None:
+    data = wav(sound(44_100, 2, 0.5), 44_100, "MP3", "MPEG_LAYER_III")
+    assert np.array_equal(read_pipe(pipe, data)[:7_000], load_audio(data)[:7_000])
 
 
 def test_raw(pipe: Pipe) -> None:

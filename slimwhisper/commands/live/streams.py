@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ CONTAINER_STARTS = (
     *(b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b".snd", b"caff", b"wvpk", b"#!AMR"),
     *(b"0&\xb2u", b"FLV\x01", b"\x00\x00\x01\xba", b"riff."),
 )
+# of MP3, MP2 or AAC as radio sends it; all frames begin alike, but for a bit of padding
+FRAME = re.compile(rb"\xff[\xe2\xe3\xf0-\xf5\xf8-\xfd].", re.DOTALL)
 PACKET = 188  # bytes, of a transport stream; each begins with "G"
 NO_PROBING = {"probesize": "32", "analyzeduration": "1"}  # for PCM
 
@@ -84,7 +87,8 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
     if not head:
         raise AudioError(f"{name}: is empty; pipe audio into it, such as arecord's")
     packets = head[:1] == b"G" == head[PACKET:]
-    is_container = head.startswith(CONTAINER_STARTS) or packets or head[4:8] == b"ftyp"
+    frames = FRAME.match(head) and _frames(pipe, head) > 1
+    is_container = head.startswith(CONTAINER_STARTS) or packets or frames or head[4:8] == b"ftyp"
     is_wav = head[:4] in (b"RIFF", b"RF64")
     if not (is_container or is_wav) and b"\n" in head and text_encoding(head) is not None:
         raise AudioError(f"{name}: is text; pipe audio into it, such as arecord's")
@@ -92,7 +96,7 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
     if not is_container:
         pcm = _wav(pipe, name) if is_wav else PCMFormat("s16le", rate, channels, 2 * channels)
         kind = pcm.kind
-        layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels}c"}
+        layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels} channels"}
         options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}
     try:
         container = av.open(pipe, format=kind, mode="r", options=options, **TAGS)
@@ -109,6 +113,11 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
     if pcm.bytes is not None and pipe.bytes < pcm.bytes:
         missing = (pcm.bytes - pipe.bytes) / pcm.frame / pcm.rate
         logger.warning("%s: ends %.2f s before its header says; check its source", name, missing)
+
+
+def _frames(pipe: "_Pipe", head: bytes) -> int:
+    """How many frames begin as the first one, in a moment of raw PCM: it would seldom repeat."""
+    return sum(pipe.peek(4096).count(head[:2] + bytes([head[2] ^ bit])) for bit in (0, 2))
 
 
 def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
