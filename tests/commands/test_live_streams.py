@@ -82,6 +82,11 @@ def test_samples_are_those_of_a_file(
     assert np.array_equal(read_pipe(pipe, data), load_audio(data))
 
 
+def test_wavs_in_turn(pipe: Pipe) -> None:
+    data = wav(sound(44_100, 2, 0.5), 44_100)
+    assert np.array_equal(read_pipe(pipe, 2 * data), np.tile(load_audio(data), 2))
+
+
 def test_mp3_without_a_tag_as_radio_sends_it(pipe: Pipe) -> None:
     data = wav(sound(44_100, 2, 0.5), 44_100, "MP3", "MPEG_LAYER_III")
     assert np.array_equal(read_pipe(pipe, data)[:7_000], load_audio(data)[:7_000])

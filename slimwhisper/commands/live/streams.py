@@ -32,6 +32,7 @@ RATES = (4_000, 384_000)  # Hz, of PCM
 # FFmpeg's names of PCM by a WAV's format code and bits
 PCM = {(1, 8): "u8", (1, 16): "s16le", (1, 24): "s24le", (1, 32): "s32le"}
 PCM |= {(3, 32): "f32le", (3, 64): "f64le", (6, 8): "alaw", (7, 8): "mulaw"}
+WAVS = (b"RIFF", b"RF64", b"BW64")
 EXTENSIBLE = 0xFFFE  # the format code is in the chunk's extension
 MAX_CHUNK = 1 << 20  # bytes of a WAV before its samples
 LONGEST_LIVE_GAP = 10.0  # seconds of silence; a longer one is a new clock, as in ffmpeg
@@ -39,9 +40,9 @@ TIMEOUT = (15.0, 15.0)  # seconds without an answer, when opening and when readi
 # the first bytes of containers; anything else, but for text, is raw PCM
 CONTAINER_STARTS = (
     *(b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3", b"FORM", b".snd", b"caff", b"wvpk", b"#!AMR"),
-    *(b"0&\xb2u", b"FLV\x01", b"\x00\x00\x01\xba", b"riff."),
+    *(b"0&\xb2u", b"FLV\x01", b"\x00\x00\x01\xba", b"riff.", b"RIFX"),
 )
-# of MP3, MP2 or AAC as radio sends it; all frames begin alike, but for a bit of padding
+# a frame of MP3, MP2 or AAC as radio sends it; all begin alike, but for a bit of padding
 FRAME = re.compile(rb"\xff[\xe2\xe3\xf0-\xf5\xf8-\xfd].", re.DOTALL)
 PACKET = 188  # bytes, of a transport stream; each begins with "G"
 NO_PROBING = {"probesize": "32", "analyzeduration": "1"}  # for PCM
@@ -78,23 +79,30 @@ def pipe_pieces(
         raise OptionError(f"--rate {rate}: give Hz from {RATES[0]} to {RATES[1]}, such as 16000")
     if not 1 <= channels <= MAX_CHANNELS:
         raise OptionError(f"--channels {channels}: give 1 to {MAX_CHANNELS}")
-    return _pipe_pieces(file, name, rate, channels)
+    raw = PCMFormat("s16le", rate, channels, 2 * channels)
+    return _recordings(_Pipe(file), name, raw)
 
 
-def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDArray[np.float32]]:
-    pipe = _Pipe(file)
+def _recordings(pipe: "_Pipe", name: str, raw: PCMFormat) -> Iterator[NDArray[np.float32]]:
+    yield from _recording(pipe, name, raw)
+    while pipe.peek(4) in WAVS:  # as `cat` leaves them
+        yield from _recording(pipe, name, raw)
+
+
+def _recording(pipe: "_Pipe", name: str, raw: PCMFormat) -> Iterator[NDArray[np.float32]]:
     head = pipe.peek(PACKET + 1)
     if not head:
         raise AudioError(f"{name}: is empty; pipe audio into it, such as arecord's")
     packets = head[:1] == b"G" == head[PACKET:]
-    frames = FRAME.match(head) and _frames(pipe, head) > 1
+    alike = (head[:2] + bytes([head[2] ^ bit]) for bit in (0, 2))
+    frames = FRAME.match(head) and sum(map(pipe.peek(4096).count, alike)) > 1
     is_container = head.startswith(CONTAINER_STARTS) or packets or frames or head[4:8] == b"ftyp"
-    is_wav = head[:4] in (b"RIFF", b"RF64")
+    is_wav = head[:4] in WAVS
     if not (is_container or is_wav) and b"\n" in head and text_encoding(head) is not None:
         raise AudioError(f"{name}: is text; pipe audio into it, such as arecord's")
     pcm, kind, options = None, None, dict(ALLOWED)
     if not is_container:
-        pcm = _wav(pipe, name) if is_wav else PCMFormat("s16le", rate, channels, 2 * channels)
+        pcm = _wav(pipe, name) if is_wav else raw
         kind = pcm.kind
         layout = {"sample_rate": str(pcm.rate), "ch_layout": f"{pcm.channels} channels"}
         options |= NO_PROBING | layout | {"format_whitelist": pcm.kind}
@@ -115,13 +123,9 @@ def _pipe_pieces(file: int, name: str, rate: int, channels: int) -> Iterator[NDA
         logger.warning("%s: ends %.2f s before its header says; check its source", name, missing)
 
 
-def _frames(pipe: "_Pipe", head: bytes) -> int:
-    """How many frames begin as the first one, in a moment of raw PCM: it would seldom repeat."""
-    return sum(pipe.peek(4096).count(head[:2] + bytes([head[2] ^ bit])) for bit in (0, 2))
-
-
 def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
     """The format in a WAV's header; the pipe is then at its samples. Raises AudioError."""
+    pipe.remaining = None
     pipe.exactly(12)
     pcm: PCMFormat | None = None
     while len(head := pipe.exactly(8)) == 8:
