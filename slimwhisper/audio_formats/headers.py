@@ -247,9 +247,8 @@ def _mp3_is_cut(file: BinaryIO) -> bool:
     head = file.read(10)
     start = 0
     if head[:3] == b"ID3":  # the tag's size: 4 bytes of 7 bits
-        start = 10 + sum(
-            byte << shift for byte, shift in zip(head[6:], (21, 14, 7, 0), strict=True)
-        )
+        shifts = zip(head[6:], (21, 14, 7, 0), strict=True)
+        start = 10 + sum(byte << shift for byte, shift in shifts)
     file.seek(start)
     block = file.read(4096)
     size = file.seek(0, os.SEEK_END)

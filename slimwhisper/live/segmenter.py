@@ -163,8 +163,7 @@ class SpeechSegmenter:
         """`Stream.clear`, once the pending samples are processed."""
         self.activity.speaking = False  # the next frame with speech starts a new segment
         if self._utterance is not None:
-            discarded = [p for p in self._buffers if p.utterance is self._utterance]
-            for buffer in discarded:
+            for buffer in [p for p in self._buffers if p.utterance is self._utterance]:
                 self._buffers.remove(buffer)
                 buffer.discard()
             self._end_utterance()

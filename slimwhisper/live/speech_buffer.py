@@ -373,9 +373,8 @@ class SpeechBuffer:
     def finalize(self) -> TextUpdate | None:
         """Commit all text without another update, if the last one decoded all of the speech."""
         self.done |= self.audio.closed and self.audio.mel.frames == 0
-        if not self.audio.closed or self.done:
-            return None
-        if self._last_result is None or not self.audio.all_speech_decoded:
+        may_end = self.audio.closed and not self.done and self.audio.all_speech_decoded
+        if self._last_result is None or not may_end:
             return None
         return self._commit(self._last_result, len(self.text.words), final=True)
 
@@ -440,8 +439,7 @@ class SpeechBuffer:
     def _close_segment(self, count: int, end: int) -> None:
         """Make a segment of the first `count` tokens since the cut. end: of it, in samples."""
         times, text = (self.audio.start / SAMPLE_RATE, end / SAMPLE_RATE), self.text
-        tokens = text.committed[:count]
-        rest = text.committed[count:]
+        tokens, rest = text.committed[:count], text.committed[count:]
         words = self._words([tokens, rest])[0] if self.setup.live.words else None
         speech, logs = self.audio.speech(end), self.audio.logs(end)
         self.utterance.close_segment(tokens, times, words, text.result, speech, logs)

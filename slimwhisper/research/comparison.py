@@ -185,9 +185,8 @@ class Comparison:
             for segment in transcript.segments:
                 texts.setdefault((i, segment.seek), []).extend(segment.tokens)
         positions = sorted(position for position, tokens in texts.items() if tokens)
-        count = min(len(positions), self.most_windows)
-        indices = np.linspace(0, len(positions) - 1, count).round().astype(int)
-        chosen = [positions[i] for i in indices]
+        indices = np.linspace(0, len(positions) - 1, min(len(positions), self.most_windows))
+        chosen = [positions[round(i)] for i in indices]
         windows = []
         for i in dict.fromkeys(i for i, _ in chosen):
             samples = load_samples(self.reference.recordings[i].path)
@@ -244,8 +243,7 @@ class Comparison:
         kept_cross, kept_self = cache_sizes(model.network.plan, 1, self.checkpoint.dims)
         truth, words = (list(map(self._words, each.transcripts)) for each in (exact, approximate))
         referred = [i for i, r in enumerate(exact.recordings) if r.reference is not None]
-        references = [exact.recordings[i].reference or "" for i in referred]
-        spoken = [words_of(reference, self.language) for reference in references]
+        spoken = [words_of(exact.recordings[i].reference or "", self.language) for i in referred]
         return MeasuredCache(
             cross=pair.cross,
             self_=pair.self_,
@@ -287,8 +285,7 @@ class Comparison:
         options: dict[str, Any] = {"batch_size": self.batch_size, "language": self.language}
         options |= {"temperature": 0.0, "condition_on_previous_text": False}
         options["on_duration"] = lambda _, seconds: lengths.append(seconds)
-        paths = [recorded.path for recorded in recordings]
-        for path, outcome in model.transcribe_many(paths, **options):
+        for path, outcome in model.transcribe_many([r.path for r in recordings], **options):
             self.on_recording()
             if isinstance(outcome, Transcript):
                 transcripts[path] = outcome

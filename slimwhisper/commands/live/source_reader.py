@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,9 +37,7 @@ def paced(pieces: Iterator[Piece]) -> Iterator[Piece]:
     began, samples = time.monotonic(), 0
     for piece in stepped(pieces):
         samples += len(piece)
-        early = began + samples / SAMPLE_RATE - time.monotonic()
-        if early > 0:
-            time.sleep(early)
+        time.sleep(max(began + samples / SAMPLE_RATE - time.monotonic(), 0.0))
         yield piece
 
 
@@ -67,10 +66,7 @@ class SourceReader:
     def __iter__(self) -> Iterator[Piece]:
         if not self.threaded:
             try:
-                for piece in self._pieces:
-                    if self._stopped:
-                        return
-                    yield piece
+                yield from takewhile(lambda _: not self._stopped, self._pieces)
             except SlimWhisperError as error:
                 self.error = error
             return

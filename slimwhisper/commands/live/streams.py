@@ -79,8 +79,7 @@ def pipe_pieces(
         raise OptionError(f"--rate {rate}: give Hz from {RATES[0]} to {RATES[1]}, such as 16000")
     if not 1 <= channels <= MAX_CHANNELS:
         raise OptionError(f"--channels {channels}: give 1 to {MAX_CHANNELS}")
-    raw = PCMFormat("s16le", rate, channels, 2 * channels)
-    return _recordings(_Pipe(file), name, raw)
+    return _recordings(_Pipe(file), name, PCMFormat("s16le", rate, channels, 2 * channels))
 
 
 def _recordings(pipe: "_Pipe", name: str, raw: PCMFormat) -> Iterator[NDArray[np.float32]]:
@@ -130,16 +129,11 @@ def _wav(pipe: "_Pipe", name: str) -> PCMFormat:
     pcm: PCMFormat | None = None
     while len(head := pipe.exactly(8)) == 8:
         kind, size = struct.unpack("<4sI", head)
-        if kind == b"data":
-            if pcm is None:
-                break
+        if kind == b"data" and pcm is not None:
             length = size if 0 < size < UNKNOWN[4] else None
             pipe.bytes, pipe.remaining = 0, length
             return replace(pcm, bytes=length)
-        if size > MAX_CHUNK:
-            break
-        chunk = pipe.exactly(size + size % 2)
-        if len(chunk) < size:
+        if size > MAX_CHUNK or len(chunk := pipe.exactly(size + size % 2)) < size:
             break
         if kind == b"fmt " and size >= 16:
             code, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", chunk)
