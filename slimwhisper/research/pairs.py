@@ -80,7 +80,7 @@ def parse_pairs(text: str, dims: Dims) -> list[FormPair]:
     cross, plus, self_ = text.partition("+")
     try:
         if not plus or Path(text).is_file():
-            return [FormPair(*map(str, choose_forms(check_cache(text))), text)]
+            return [FormPair._make((*map(str, choose_forms(check_cache(text))), text))]
         first = check_form(cross, names_of("cross", exact=False))
         second = check_form(self_, names_of("self", exact=False))
         return [FormPair(str(first), str(second))]
