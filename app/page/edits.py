@@ -124,13 +124,12 @@ class Edits:
         does not exist.
         """
 
-        def change(segments: list[Segment]) -> Changed:
-            changed = {i: segments[i] for i, (was, _) in texts.items() if _text(segments[i]) != was}
+        def change(now: list[Segment]) -> Changed:
+            changed = {i: now[i] for i, (was, _) in texts.items() if now[i].text.strip() != was}
             if changed:
                 raise ConflictError(changed)
-            wanted = ((i, text) for i, (was, text) in texts.items() if text != was)
-            spaced = ((i, f"{self._space(i)}{text}" if text else "") for i, text in wanted)
-            return {i: with_text(segments[i], text) for i, text in spaced}
+            new = {i: t and self._space(i) + t for i, (was, t) in texts.items() if t != was}
+            return {i: with_text(now[i], text) for i, text in new.items()}
 
         return self._apply(change)
 
@@ -182,10 +181,6 @@ class Edits:
         """Whisper's prefix of a segment's text: a space, or nothing."""
         first = self._first.segments[index].text
         return first[: len(first) - len(first.lstrip())]
-
-
-def _text(segment: Segment) -> str:
-    return segment.text.strip()
 
 
 def _renamed(segment: Segment, speaker: str, name: str) -> Segment:

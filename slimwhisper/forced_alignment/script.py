@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 from slimwhisper.disk import read_text
@@ -60,12 +61,14 @@ def as_lines(text: str | Path | Sequence[str]) -> list[str]:
 
 
 def parse_script(text: str, suffix: str = "") -> dict[int, str]:
-    """The lines or cues of a text that is in a file of this suffix, without their times, by their
-    numbers. "": not in a file; it has cues if one of its lines has a cue's times.
+    """The lines or cues of a text that is in a file of this suffix, by their numbers, without their
+    times and WebVTT's tags. "": not in a file; it has cues if a line has a cue's times.
     """
     suffix, lines = suffix.lower(), text.splitlines()
     if suffix in CUES or (not suffix and any(map(CUE_TIMES.match, lines))):
         lines = _cues(lines)
+        if text.startswith("WEBVTT"):
+            lines = [unescape(re.sub(r"<[^<>]*>", "", cue)) for cue in lines]
     elif suffix == ".lrc":
         tagged = map(LYRICS_TAG.match, lines)
         lines = [WORD_TAG.sub("", match[2]).strip() if match else "" for match in tagged]

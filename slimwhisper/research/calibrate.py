@@ -40,8 +40,8 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     Raises SlimWhisperError, without a file, if no cache smaller than `slim` is within the loss.
     """
     target, output = percentage(arguments.target_loss), Path(arguments.output)
-    if output.suffix != SUFFIX:
-        raise OptionError(f"-o {escape_line(output)}: give a name that ends in {SUFFIX}")
+    if output.suffix != SUFFIX or output.is_dir():
+        raise OptionError(f"-o {escape_line(output)}: give a file name that ends in {SUFFIX}")
     comparison = Comparison.of(arguments)
     check_folder(output.absolute().parent, "-o")
     with tqdm(unit=" recordings", disable=None) as bar:

@@ -41,7 +41,7 @@ def test_lines_of_every_kind() -> None:
     assert parse_script("One line \n\n  two\r\n") == {1: "One line ", 3: "  two"}
     assert parse_script(SRT, ".SRT") == {1: "- <i>Where</i> is he?\n- Gone.", 2: "42"}
     assert parse_script(SRT) == parse_script(SRT, ".srt") != parse_script(SRT, ".txt")
-    assert parse_script(VTT, ".vtt") == {1: "<v Ann>Hello there", 2: "Bye &amp; thanks"}
+    assert parse_script(VTT, ".vtt") == {1: "Hello there", 2: "Bye & thanks"}
     assert parse_script(LRC, ".lrc") == {2: "First line", 3: "Twice"}
 
 

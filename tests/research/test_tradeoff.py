@@ -48,7 +48,7 @@ ROW = MeasuredCache(
 @pytest.fixture(scope="module")
 def audio(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two recordings, one with its text beside it, and one that cannot be read."""
-    folder = tmp_path_factory.mktemp("audio")
+    folder = tmp_path_factory.mktemp("a.safetensors", numbered=False)
     for name in SPOKEN:
         shutil.copy(SAMPLES / name, folder)
     (folder / "door-code.txt").write_text("Four, zero; seven EIGHT!\n")
@@ -140,8 +140,7 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
     assert [row[0] for row in rows] == ["caches", "first:frames=300+x", "e+x"]
     assert " 0.50 % " in run.out and "against references" not in run.out
     run = run_cli("tradeoff", "digits", str(audio), *specs, "--json")
-    lines = [json.loads(line) for line in run.out.splitlines()]
-    found = [(row["caches"], row["word_edits"]) for row in lines]
+    found = [(r["caches"], r["word_edits"]) for r in map(json.loads, run.out.splitlines())]
     assert found == [("e+x", 1), ("first:frames=300+x", 1)]
 
 
@@ -156,6 +155,7 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
         ("tradeoff AUDIO --language de", 2, "language 'de': this model is English-only"),
         ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
         ("calibrate AUDIO -o a.bin", 2, ".safetensors"),
+        ("calibrate AUDIO -o AUDIO", 2, "give a file name"),
         ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),
     ],
 )
