@@ -131,7 +131,7 @@ def write_json(transcript: Transcript, file: TextIO, layout: Layout) -> None:
 
 def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """NIST's RTTM: a line for each turn; empty without speakers. Spaces in names become "_"."""
-    recording = _field(str(layout.get(RECORDING) or "")) or "recording"
+    recording = rttm_field(str(layout.get(RECORDING) or "")) or "recording"
     turns: list[tuple[float, float, str]] = []
     for segment in transcript.segments:
         parts: Sequence[Any] = segment.words or [segment]  # a sentence has time to be read, too
@@ -144,10 +144,11 @@ def write_rttm(transcript: Transcript, file: TextIO, layout: Layout) -> None:
         turns.append((start, end, speaker))
     for start, end, speaker in turns:
         times = f"{start:.3f} {end - start:.3f}"
-        print(f"SPEAKER {recording} 1 {times} <NA> <NA> {_field(speaker)} <NA> <NA>", file=file)
+        print(f"SPEAKER {recording} 1 {times} <NA> <NA> {rttm_field(speaker)} <NA> <NA>", file=file)
 
 
-def _field(name: str) -> str:
+def rttm_field(name: str) -> str:
+    """A name as a line of RTTM has it, where spaces divide the fields."""
     return "_".join(name.split())
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from slimwhisper.audio.samples import Samples
 from slimwhisper.disk import read_text
 from slimwhisper.errors import AudioError, OptionError
+from slimwhisper.outputs import rttm_field
 from slimwhisper.speakers.choice import BACKENDS, RTTM, SpeakerOptions
 from slimwhisper.speakers.turns import FindTurns, Turn
 from slimwhisper.text import escape_line
@@ -108,7 +109,7 @@ def turns_of_recording(file_or_folder: Path, name: str) -> list[Turn]:
         what = f"no RTTM file {escape_line(path)} for this recording"
         raise AudioError(f"{name}: {what}; add that file") from None
     turns = _read_once(path, state.st_mtime_ns, state.st_size)
-    if (field := "_".join(name.split())) in turns:  # as `write_rttm` has it
+    if (field := rttm_field(name)) in turns:
         return turns[field]
     if len(turns) > 1:
         others = ", ".join(escape_line(other) for other in list(turns)[:_LISTED_NAMES])

@@ -28,7 +28,6 @@ from slimwhisper.errors import (
 from slimwhisper.files import (
     LOCAL,
     Fingerprint,
-    is_uri,
     library_errors,
     protocol_of,
     reason_of,
@@ -103,7 +102,7 @@ class StoredFile(RemoteFile):
 
     @property
     def local(self) -> Path | None:  # type: ignore[override]
-        return None if is_uri(self.uri) else Path(self.path)
+        return None if protocol_of(self.uri) else Path(self.path)
 
     def fetch(self, target: IO[bytes]) -> None:
         try:
