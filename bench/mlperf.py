@@ -33,7 +33,7 @@ from timing import print_machine
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.audio.mel import first_window
-from slimwhisper.commands.measurement import Audio, recordings
+from slimwhisper.commands.random_weights import Audio, recordings
 from slimwhisper.cores import WORKERS
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Window

@@ -1,12 +1,15 @@
 """The processes in which `peers.py` measures: one for each engine, and one for each conversion."""
 
+import ctypes
+import gc
 import os
+import re
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -21,8 +24,7 @@ from rows import Row
 
 from slimwhisper.audio.load import load_audio
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.commands.measurement import Memory, recordings
-from slimwhisper.commands.random_weights import random_checkpoint
+from slimwhisper.commands.random_weights import random_checkpoint, recordings
 from slimwhisper.formats.load import load_checkpoint
 
 PAUSE = 0.5  # seconds between turns: threads of the one before stop to wait for work
@@ -144,6 +146,36 @@ def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> N
         peer.convert(checkpoint, unfinished, case)
         unfinished.rename(path)
         pipe.send({})
+
+
+class Memory:
+    """The peak memory use of this process, or of its GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`grown` does not count memory that is in use now."""
+        self._device, self._cuda = device, device.type == "cuda"
+        gc.collect()
+        with suppress(OSError, AttributeError):  # memory freed after loading must not hide a rise
+            ctypes.CDLL(None).malloc_trim(0)
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with suppress(OSError):  # reset the peak; else it stays that of loading
+                Path("/proc/self/clear_refs").write_text("5")
+        self._before = self.peak()
+
+    def peak(self) -> int:
+        """Bytes; 0 if the system does not report it."""
+        if self._cuda:
+            return torch.cuda.max_memory_allocated(self._device)
+        with suppress(OSError):  # ru_maxrss would begin with the parent's peak
+            match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+            return int(match[1]) * 1024 if match else 0
+        return 0
+
+    def grown(self) -> int:
+        """Bytes by which the peak has risen."""
+        return self.peak() - self._before
 
 
 def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What the benchmarks share: timers for CPU and GPU, the device's copy rate, the machine."""
 
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -9,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-
-from slimwhisper.commands.bench import describe_machine
 
 FLUSHED = 256 * 2**20  # bytes: cold inputs are rotated through this much memory
 
@@ -81,7 +80,7 @@ def machine(device: torch.device) -> dict[str, object]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "processor": describe_machine(0, None)["cpu"],
+        "processor": _processor(),
     }
     if device.type == "cuda":
         import triton
@@ -98,6 +97,13 @@ def machine(device: torch.device) -> dict[str, object]:
 
 def print_machine(device: torch.device) -> None:
     print(*(f"{key}: {value}" for key, value in machine(device).items()), sep="\n", flush=True)
+
+
+def _processor() -> str:
+    """The model's name (Linux), or the architecture."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
+    return names[0].strip() if names else platform.machine()
 
 
 def _driver() -> str:

@@ -25,7 +25,6 @@ COMMANDS = {
     "convert": ("commands.parsers:add_convert", "commands.convert:run_convert"),
     "report": ("research.flags:add_report", "research.report:run_report"),
     "doctor": ("commands.parsers:add_doctor", "commands.doctor:run_doctor"),
-    "bench": ("commands.parsers:add_bench", "commands.bench:run_bench"),
     "tradeoff": ("research.flags:add_tradeoff", "research.tradeoff:run_tradeoff"),
     "calibrate": ("research.flags:add_calibrate", "research.calibrate:run_calibrate"),
 }
@@ -43,7 +42,6 @@ models and this machine:
   models       list the models that have a name: size, languages, presence
   convert      write a model as an OpenAI .pt file or as a Hugging Face folder
   doctor       check the installation, and how to fix it
-  bench        measure the speed and memory of each cache
   report       compute the memory that each cache takes
   tradeoff     measure what inexact caches cost and save, on your recordings
   calibrate    find the smallest cache within a loss, for --cache FILE
@@ -55,10 +53,10 @@ slimwhisper COMMAND --help has a command's flags, --help all has the others too.
 COMMON = """audio text source model device dtype batch_size language task initial_prompt prompt
 hotwords beam_size vad_filter output_dir output_format output word_timestamps sentences diarize
 allow_url allow_download host port auth api_key allow_origin max_upload max_minutes batch
-rounds specs target_loss json""".split()
+specs target_loss json""".split()
 RAY = "ray.job:run_transcribe_on_ray"
 # commands whose result is what they print
-PRINTED = ("live", "models", "report", "bench", "tradeoff", "doctor")
+PRINTED = ("live", "models", "report", "tradeoff", "doctor")
 EXTRAS = {COMMANDS["serve"][1]: ("serve", "app"), RAY: ("--engine ray", "ray")}
 
 

@@ -13,16 +13,17 @@ import platform
 import shutil
 import sys
 import sysconfig
+import time
 import warnings
 import wave
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimwhisper import SPINS
 from slimwhisper.text import error_line, human_size, install_command
@@ -219,23 +220,45 @@ _WAITING = f"programs that import torch before slimwhisper should set GOMP_SPINC
 _TORCH_ONLY = "set SLIMWHISPER_KERNELS=torch, and report this as a bug"
 
 
+WINDOWS, TOKENS = 2, 50  # that `job_seconds` decodes
+
+
+def job_seconds(dtype: str) -> float:
+    """How long recordings of noise take, one at a time, in tiny's shape with random weights."""
+    from slimwhisper.api import SlimWhisper
+    from slimwhisper.cache.forms import choose_forms
+    from slimwhisper.commands.costs import OFFICIAL_DIMS
+    from slimwhisper.commands.random_weights import random_checkpoint, recordings
+    from slimwhisper.devices import INT8, choose_device, choose_dtype
+    from slimwhisper.guard import guarded_plan
+    from slimwhisper.model.model import Model
+
+    checkpoint, device = random_checkpoint(OFFICIAL_DIMS["tiny"]), choose_device(None)
+    how = choose_dtype(dtype, device), choose_forms("slim"), guarded_plan, dtype == INT8
+    model, audio = SlimWhisper(Model(checkpoint, device, *how)), recordings(WINDOWS)
+    options: dict[str, Any] = {"language": "en", "temperature": 0.0, "sample_len": TOKENS}
+    for some in (audio[:1], audio):  # the first time, kernels are compiled and memory is fetched
+        began = time.perf_counter()
+        list(model.transcribe_many(some, batch_size=1, **options))
+    return time.perf_counter() - began
+
+
 def _speed() -> Check:
     """How fast a small job is in each dtype, but those that are slow on this processor."""
-    from slimwhisper.commands.measurement import RECORDING_SECONDS, Case, measure
+    from slimwhisper.commands.random_weights import RECORDING_SECONDS
     from slimwhisper.devices import INT8, choose_device, choose_dtype, is_slow
     from slimwhisper.errors import OptionError
     from slimwhisper.types import COMPUTE_TYPES
 
-    job = Case(cache="slim", batch=1, windows=2, tokens=50, model="tiny", random=True)
     device, speeds = choose_device(None), []
     for name in COMPUTE_TYPES[1:]:
         with suppress(OptionError):  # int8 is not for every device
             if not is_slow(choose_dtype(name, device), device):
-                seconds = measure(replace(job, dtype=name))["seconds"]
                 kind = "inexact " if name == INT8 else ""
-                speeds.append(f"{kind}{name} {job.windows * RECORDING_SECONDS / seconds:.0f}")
+                speed = WINDOWS * RECORDING_SECONDS / job_seconds(name)
+                speeds.append(f"{kind}{name} {speed:.0f}")
     auto = str(choose_dtype("auto", device)).removeprefix("torch.")
-    how = f"{job.model}'s shape, {job.tokens} tokens a window, one at a time"
+    how = f"tiny's shape, {TOKENS} tokens a window, one at a time"
     value = f"{', '.join(speeds)} times real time ({how}); --compute_type auto is {auto}"
     return Check(value, True)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slimwhisper.cache.forms import PRESETS
 from slimwhisper.flags import (
     ADAPTER,
     MODEL,
@@ -25,36 +24,6 @@ from slimwhisper.flags import (
 from slimwhisper.options import Options
 from slimwhisper.outputs import formats_for
 from slimwhisper.types import DTYPES
-
-BATCHES = (1, 8, 16, 64)
-
-
-def add_bench(commands: Any) -> None:
-    """The parser of `bench`."""
-    p = commands.add_parser(
-        "bench",
-        description="Decodes recordings of noise, a fixed number of tokens each, with every cache "
-        "at every batch size, in turn. Prints medians, the machine, and one line of JSON.",
-    )
-    caches = tuple(reversed(PRESETS))
-    p.add_argument("--model", help=f"{MODEL} [random weights in the shape of tiny]")
-    help = "random weights in the shape that --model names"
-    p.add_argument("--random", action="store_true", help=help)
-    add_model_flags(p, caches=False)
-    p.add_argument("--threads", **THREADS)
-    p.add_argument("--cache", nargs="+", choices=caches, default=list(caches), help="[all]")
-    p.add_argument(
-        *("--batch", "--batch_size"),
-        nargs="+",
-        type=positive,
-        default=list(BATCHES),
-        help="windows decoded together [1 8 16 64]",
-    )
-    p.add_argument("--tokens", type=positive, default=100, help="tokens per window [100]")
-    p.add_argument("--windows", type=positive, help="in all [twice the batch, 4 to 128 or batch]")
-    p.add_argument("--rounds", type=positive, default=3, help="to take medians of [3]")
-    p.add_argument("--beam_size", type=positive, help="beams [greedy]")
-    p.add_argument("--json", action="store_true", help="print only the line of JSON")
 
 
 def add_align(commands: Any) -> None:

@@ -1,12 +1,20 @@
-"""Makes Whisper models of any shape with seeded random weights, for benchmarks and tests."""
+"""Makes Whisper models of any shape with seeded random weights, and recordings of noise, to measure
+and to test with.
+"""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimwhisper.checkpoint.files import EMBEDDING, expected_shapes
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.types import Dims
+from slimwhisper.types import SAMPLE_RATE, Dims
 
+RECORDING_SECONDS = 29  # one window
+DIFFERENT = 8  # recordings, which are then repeated
+
+Audio = NDArray[np.float32]
 _GAINS = {  # part of a layer's name: gain of the sum over its inputs
     "conv": 2.0,
     "cross_attn.out": 1.2,
@@ -17,6 +25,19 @@ _GAINS = {  # part of a layer's name: gain of the sum over its inputs
     "encoder": 1.5,  # its attention's output
     "decoder": 0.5,  # self-attention's
 }
+
+
+def recordings(count: int) -> list[Audio]:
+    """Seeded noise that swells and stops, float32 [n] each; the first `DIFFERENT` ones differ."""
+
+    def noise(seed: int) -> Audio:
+        rng = np.random.default_rng(seed)
+        n = RECORDING_SECONDS * SAMPLE_RATE
+        envelope = np.repeat(rng.uniform(0, 0.3, RECORDING_SECONDS * 4), SAMPLE_RATE // 4)
+        return (rng.standard_normal(n) * envelope).astype(np.float32)
+
+    distinct = [noise(seed) for seed in range(min(count, DIFFERENT))]
+    return [distinct[i % DIFFERENT] for i in range(count)]
 
 
 def random_checkpoint(dims: Dims, seed: int = 0) -> Checkpoint:

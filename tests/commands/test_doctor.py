@@ -5,11 +5,9 @@ import json
 import os
 import re
 import sys
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import av
@@ -18,21 +16,20 @@ import pytest
 import torch
 
 from slimwhisper.audio import load as audio
-from slimwhisper.commands import doctor, measurement
+from slimwhisper.commands import costs, doctor
 from slimwhisper.commands.doctor import checks, package_checks, run_doctor
-from slimwhisper.commands.measurement import Case
 from slimwhisper.formats import downloads
 from slimwhisper.kernels.cpu.library import library
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import RunCLI
 
-MEASURE = measurement.measure
+MEASURE = doctor.job_seconds
 
 
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test looks at, or writes to, the folders of who runs it, or takes the time to measure."""
-    monkeypatch.setattr(measurement, "measure", lambda _: {"seconds": 1.0})
+    monkeypatch.setattr(doctor, "job_seconds", lambda _: 1.0)
     models = tmp_path / "models"
     monkeypatch.setattr(downloads, "default_download_root", lambda: models)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -68,17 +65,15 @@ def test_what_to_do_first(monkeypatch: pytest.MonkeyPatch, run_cli: RunCLI) -> N
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_speeds(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    """Not of bfloat16 where it is emulated. One is really measured, in part, of a small model."""
+    """Not of bfloat16 where it is emulated. One is really measured, of a small model."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     seconds = {"bfloat16": 1.0, "int8": 2.0}
 
-    def measured(case: Case) -> dict[str, Any]:
-        if fast or case.dtype in seconds:
-            return {"seconds": seconds.get(case.dtype, 4.0)}
-        return MEASURE(replace(case, windows=1, tokens=1))
+    def measured(dtype: str) -> float:
+        return seconds.get(dtype, 4.0) if fast or dtype in seconds else MEASURE(dtype)
 
-    monkeypatch.setattr(measurement, "measure", measured)
-    monkeypatch.setitem(measurement.OFFICIAL_DIMS, "tiny", tiny_dims())
+    monkeypatch.setattr(doctor, "job_seconds", measured)
+    monkeypatch.setitem(costs.OFFICIAL_DIMS, "tiny", tiny_dims())
     monkeypatch.setattr("slimwhisper.devices.processor_has", lambda _: fast)
     middle, auto = (", bfloat16 58", "bfloat16") if fast else ("", "float32")
     pattern = rf"float32 \d+{middle}, inexact int8 29 times .*; --compute_type auto is {auto}"

@@ -1,7 +1,6 @@
 """The command line, called from within a test."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -36,8 +35,3 @@ def python(
 
 
 RunCLI = Callable[..., Run]  # the fixture `run_cli`, which needs no more than the arguments
-
-
-def die(_: object) -> None:
-    """Ends this process, as the system does where memory is short."""
-    os.kill(os.getpid(), signal.SIGKILL)
