@@ -116,6 +116,9 @@ def test_a_correction_is_played_undone_and_downloaded(shown: BrowserPage) -> Non
     page.get_by_role("button", name="Redo").click()
     page.wait_for_selector(".sw-row >> text=Smythe")
     assert shown.asks(), "there is no file of it since"
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Transcribe").click()
+    assert page.get_by_text("Smythe").count() > 1, "another run would lose it: the user said no"
     page.get_by_role("tab", name="Live").click()
     page.keyboard.press("ControlOrMeta+z")
     page.get_by_role("tab", name="Files").click()

@@ -17,11 +17,15 @@ class Player {
     this.makeTools();
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("beforeunload", (event) => {
-      const isLost = (card) => !card.ended || card.corrections?.waiting || card.unkept;
-      if (!hasUnsaved() && !this.cards.some(isLost)) return;
+      if (!this.corrected && this.cards.every((card) => card.ended)) return;
       event.preventDefault();
       setTimeout(() => this.disconnected());
     });
+    document.addEventListener("click", (event) => {  // before Gradio, which would start another run
+      if (!event.target.closest("#sw-go, #sw-examples button") || !this.corrected) return;
+      if (confirm("Start again? Your corrections have not been downloaded.")) return;
+      event.stopImmediatePropagation();
+    }, true);
   }
 
   makeTools() {
@@ -53,6 +57,9 @@ class Player {
     this.below = make("div", "sw-below");
     this.below.append(this.legend, this.hint);
   }
+
+  // Whether there are corrections that no download has.
+  get corrected() { return hasUnsaved() || this.cards.some((card) => card.unkept || card.corrections?.waiting); }
 
   address(path) { return `${this.root}/${path}`; }
 
