@@ -173,11 +173,13 @@ def cues(
     """Each cue's speaker, whether to print the name, its times and its text. With `HIGHLIGHT`,
     there is one for each word, which is underlined.
     """
-    mark, write = (".", _escaped) if vtt else (",", _plain)
+    mark, write = (".", _escaped) if vtt else (",", str)
     if layout.get(SENTENCES):
         for cue in to_cues(transcript, broken=True, labelled=not vtt):
-            for start, end, text in _parts(cue, write, layout):
-                yield cue.speaker, bool(cue.label), cue_times(start, end, mark), text
+            texts = [write(word.word) for word in cue.plain]
+            timed = cue.words if layout.get(HIGHLIGHT) and cue.timed else []
+            for start, end, text in _in_turn(cue.start, cue.end, texts, timed):
+                yield cue.speaker, bool(cue.label), cue_times(start, end, mark), _plain(text)
         return
     for speaker, run in runs(shown(transcript)):
         for i, (start, end, text) in enumerate(_whisper_cues(run, layout)):
@@ -197,17 +199,10 @@ def _whisper_cues(
     if not segments or segments[0].words is None:
         yield from ((s.start, s.end, _plain(s.text.strip())) for s in segments)
         return
-    for words in _subtitles(segments, layout):
-        text = "".join(written for _, written in words)
-        last = words[0][0].start
-        if not layout.get(HIGHLIGHT):
-            yield last, words[-1][0].end, text
-            continue
-        for number, (word, _) in enumerate(words):
-            if round(1000 * last) != round(1000 * word.start):
-                yield last, word.start, text
-            yield word.start, word.end, _underlined([w for _, w in words], number)
-            last = word.end
+    for cue in _subtitles(segments, layout):
+        words, texts = zip(*cue, strict=True)
+        timed = words if layout.get(HIGHLIGHT) else ()
+        yield from _in_turn(words[0].start, words[-1].end, texts, timed)
 
 
 def _subtitles(segments: Sequence[Segment], layout: Layout) -> Iterator[list[tuple[Word, str]]]:
@@ -250,28 +245,22 @@ def _plain(text: str) -> str:
 _escaped = partial(escape, quote=False)
 
 
-def _parts(
-    cue: Cue, write: Callable[[str], str], layout: Layout
+def _in_turn(
+    start: float, end: float, texts: Sequence[str], words: Sequence[Word]
 ) -> Iterator[tuple[float, float, str]]:
-    """The cue, or with `HIGHLIGHT` its text once for each word, which is underlined."""
-    if not (layout.get(HIGHLIGHT) and cue.timed):
-        yield cue.start, cue.end, write(cue.text)
-        return
-    last = cue.start
-    for number, word in enumerate(cue.words):
-        if word.start > last:
-            yield last, word.start, write(cue.text)
+    """A cue's text, once for each of the words with times, which is underlined without the space or
+    line break before it; and once where there is none.
+    """
+    text, last = "".join(texts), start
+    for number, word in enumerate(words):
+        if round(1000 * last) != round(1000 * word.start):
+            yield last, word.start, text
         if word.end > word.start:
-            yield word.start, word.end, _underlined([write(w.word) for w in cue.plain], number)
+            tagged = re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", texts[number])
+            yield word.start, word.end, "".join([*texts[:number], tagged, *texts[number + 1 :]])
         last = word.end
-    if cue.end > last:
-        yield last, cue.end, write(cue.text)
-
-
-def _underlined(words: list[str], number: int) -> str:
-    """A text of which a word is underlined, without the space or line break before it."""
-    tagged = re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", words[number])
-    return "".join([*words[:number], tagged, *words[number + 1 :]])
+    if end > last:
+        yield last, end, text
 
 
 # White text with a dark outline at the bottom of a picture of 1920 x 1080, of which 42 characters
@@ -306,7 +295,7 @@ def write_ass(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write a transcript: sentences in lines of 42 columns, else the player breaks lines; with
     `HIGHLIGHT`, words with known times change colour as they are spoken.
     """
-    file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.language, _DEFAULT)))
+    file.write(_HEADER.format(encoding=_ENCODINGS.get(transcript.text_language, _DEFAULT)))
     for cue in to_cues(transcript, broken=bool(layout.get(SENTENCES))):
         name = " ".join((cue.speaker or "").replace(",", " ").split())
         text = _karaoke(cue) if layout.get(HIGHLIGHT) and cue.timed else cue.text.translate(_ASS)
@@ -344,7 +333,7 @@ _TAG = re.compile(r"[\[<](?=\d+:\d)")  # text that would be read as a time
 def write_lrc(transcript: Transcript, file: TextIO, layout: Layout) -> None:
     """Write a line for each segment, `[mm:ss.xx]text`; minutes do not end at 60 or 99."""
     end = None
-    print(f"[la:{transcript.language}]\n[re:slimwhisper]", file=file)
+    print(f"[la:{transcript.text_language}]\n[re:slimwhisper]", file=file)
     for cue in to_cues(transcript, broken=False, labelled=True):
         if end is not None and cue.start - end >= _SILENCE:
             print(f"[{_minutes(end)}]", file=file)

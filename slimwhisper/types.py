@@ -230,9 +230,10 @@ class Transcript(dict[str, Any]):
     Attributes:
         text: The whole text.
         segments: The segments, in the order of their times.
-        language: The code of the language.
+        language: The code of the language that is spoken.
         unscripted: The speech that is not in the text that was aligned, see `SlimWhisper.align`.
         dropped: The segments that the option `drop` leaves out of the text and the segments.
+        translated: Whether the text is a translation into English.
     """
 
     text: str
@@ -240,16 +241,20 @@ class Transcript(dict[str, Any]):
     language: str
     unscripted: tuple[Span, ...] = ()
     dropped: Sequence[Segment] = ()
+    translated: bool = False
+
+    @property
+    def text_language(self) -> str:
+        """The code of the language of the text; `language` is the one that is spoken."""
+        return "en" if self.translated else self.language
 
     def __post_init__(self) -> None:
         segments = self.segment_rows()
         flags = {s["id"]: s.pop("flags") for s in segments if "flags" in s}
+        unscripted = [asdict(span) for span in self.unscripted]
+        others = {"flags": flags, "unscripted": unscripted, **self.dropped_rows()}
         self.update(text=self.text, segments=segments, language=self.language)
-        if flags:
-            self["flags"] = flags
-        if self.unscripted:
-            self["unscripted"] = [asdict(span) for span in self.unscripted]
-        self.update(self.dropped_rows())
+        self.update((name, value) for name, value in others.items() if value)
 
     def __repr__(self) -> str:
         """Return a short description in one line."""

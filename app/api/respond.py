@@ -102,8 +102,7 @@ class FinishedTranscript:
         from slimwhisper.tokens.encoding import LANGUAGES
 
         request, transcript = self.request, self.transcript
-        language = LANGUAGES.get(transcript.language, transcript.language)
-        language = "english" if request.options["task"] == "translate" else language
+        language = LANGUAGES.get(transcript.text_language, transcript.text_language)
         body = {**self._common_fields(), "language": language}
         if "segment" in request.granularities:
             hidden = () if request.words_inside else ("words",)

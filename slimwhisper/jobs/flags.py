@@ -6,8 +6,9 @@ The decoding flags are the fields of `Options`, with the same names.
 import argparse
 import re
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
+from slimwhisper.audio.options import ChannelOptions
 from slimwhisper.errors import OptionError
 from slimwhisper.flags import (
     FlagGroup,
@@ -21,9 +22,11 @@ from slimwhisper.flags import (
     positive,
     refusing,
 )
+from slimwhisper.option_group import check_rows, plain_values
 from slimwhisper.options import Options
 from slimwhisper.outputs import FORMATS, LAYOUT, SENTENCES, SPEAKERS, LayoutOptions
-from slimwhisper.speakers.choice import named_file
+from slimwhisper.speakers.choice import SpeakerOptions, named_file
+from slimwhisper.subtitles import SentenceOptions
 
 GROUPS = {  # titles, and the text below them
     "decoding": "same names and defaults as the whisper command",
@@ -169,7 +172,7 @@ class _Collect(argparse.Action):
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The decoding options from the parsed arguments: those that the user gave, and the command's
-    defaults that differ from the library's. Raises OptionError.
+    defaults that differ from the library's. Raises OptionError for what no model can do.
     """
     explicit = getattr(arguments, "explicit", ())
     options = {
@@ -179,6 +182,10 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     step = arguments.temperature_increment_on_fallback
     options["temperature"] = temperatures(arguments.temperature, step)
+    meant, any_model = plain_values(options), cast(Any, None)
+    for group in (SpeakerOptions, ChannelOptions, SentenceOptions, Options):
+        group.prepare(meant, {}, any_model)
+    check_rows(Options(**meant))  # no model has to be loaded to tell
     return options
 
 

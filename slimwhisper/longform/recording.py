@@ -8,7 +8,7 @@ the engine, and receive its answers.
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 
 from slimwhisper.audio.mel import Spectrogram
@@ -431,14 +431,11 @@ class Recording:
         return [s for s in self._report() if not self._passes.drops(s)]
 
     def _report(self) -> list[Segment]:
-        number = skip = len(self._reported)
-        new: list[Segment] = []
-        for session in self.sessions:
-            new += session.segments[skip:]
-            skip = max(skip - len(session.segments), 0)
-            if not session.done:
-                break
-        new = [replace(self._with_original_times(s), id=i) for i, s in enumerate(new, number)]
+        undone = next((i for i, s in enumerate(self.sessions) if not s.done), len(self.sessions))
+        found = chain.from_iterable(s.segments for s in self.sessions[: undone + 1])
+        number = len(self._reported)
+        rest = enumerate(islice(found, number, None), number)
+        new = [replace(self._with_original_times(s), id=i) for i, s in rest]
         self._reported += new
         return new
 
@@ -447,7 +444,8 @@ class Recording:
         self._report()
         text, language = "".join(s.prompts.text() for s in self.sessions), self.sessions[0].language
         assert language is not None
-        transcript = Transcript(text, self._reported.copy(), language)
+        translated = self.options.task == "translate"
+        transcript = Transcript(text, self._reported.copy(), language, translated=translated)
         for change in self._passes.transcript:
             transcript = change(transcript, self.context)
         return transcript

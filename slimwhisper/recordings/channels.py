@@ -73,8 +73,8 @@ class SplitRecording:
             ]
         )
         text = "".join(segment.text for segment in ordered)
-        language = max(parts, key=lambda t: len(t.text)).language
-        return Transcript(text, ordered, language, dropped=_in_order(dropped))
+        most = max(parts, key=lambda t: len(t.text))
+        return replace(most, text=text, segments=ordered, dropped=_in_order(dropped))
 
     def close(self) -> None:
         """Free memory and files."""

@@ -156,8 +156,7 @@ def cut_sentences(transcript: Transcript, context: TranscriptContext) -> Transcr
     """A segment for each sentence."""
     from slimwhisper.subtitles.sentences import to_sentences
 
-    language = "en" if context.options.task == "translate" else transcript.language
-    segments = to_sentences(transcript.segments, language, context.seconds)
+    segments = to_sentences(transcript.segments, transcript.text_language, context.seconds)
     return replace(transcript, segments=with_logprobs(segments, transcript.segments))
 
 

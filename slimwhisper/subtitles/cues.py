@@ -371,10 +371,10 @@ def _lengthened(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
     longest = max(max((end for _, end in times), default=0.0), least)
     for i in reversed(range(len(new))):  # back from the end
         start, end = new[i]
-        if i + 1 == len(new) or times[i][1] <= times[i + 1][0]:
-            latest = new[i + 1][0] if i + 1 < len(new) else longest
-            if end > latest:
-                new[i] = max(round(min(start, latest - MIN_CUE), 3), 0.0), latest
+        apart = i + 1 < len(new) and times[i][1] <= times[i + 1][0]
+        latest = new[i + 1][0] if apart else longest
+        if end > latest:
+            new[i] = max(round(min(start, latest - MIN_CUE), 3), 0.0), latest
     return new
 
 
@@ -392,7 +392,7 @@ def to_cues(transcript: Transcript, *, broken: bool, labelled: bool = False) -> 
         changed = labelled and segment.speaker != speaker
         prefix, speaker = label(segment.speaker) if changed else "", segment.speaker
         if broken:
-            words = _broken(words, prefix, transcript.language)
+            words = _broken(words, prefix, transcript.text_language)
         yield Cue(segment.start, segment.end, speaker, prefix, words, timed=bool(segment.words))
 
 

@@ -234,8 +234,10 @@ def _with_reading_time(cues: list[Segment], seconds: float) -> Iterator[Segment]
     """The cues, prolonged to the time to read them, up to the next cue and the recording's end."""
     starts = [cue.start for cue in cues]
     for k in range(1, len(cues)):
-        if 0 <= starts[k] - starts[k - 1] < MIN_GAP:  # of different speakers, at the same time
-            starts[k] = round(starts[k - 1] + MIN_GAP, 3)
+        if (
+            0 <= starts[k] - starts[k - 1] < MIN_GAP
+        ):  # at the same time, as those of two speakers may be
+            starts[k] = min(round(starts[k - 1] + MIN_GAP, 3), max(starts[k], seconds - MIN_GAP))
     for k, (cue, start) in enumerate(zip(cues, starts, strict=True)):
         following = starts[k + 1] if k + 1 < len(cues) else inf
         latest = following if following >= start else inf  # a later clip may lie before this one

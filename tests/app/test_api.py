@@ -115,7 +115,7 @@ def test_what_clients_of_openai_send_and_read(live: Live) -> None:
     for accept, kind in (("*/*", "application/x-subrip"), ("text/plain", "text/plain")):
         srt = live.post(files=wave, data={"response_format": "srt"}, headers={"accept": accept})
         assert srt.headers["content-type"] == f"{kind}; charset=utf-8"
-    data = {"response_format": "verbose_json"}
+    data = {"response_format": "verbose_json", "language": "de"}
     translated = live.post("/v1/audio/translations", files=wave, data=data)
     assert translated.json()["language"] == "english"
     schema = httpx.get(f"{live.url}/openapi.json").json()

@@ -117,6 +117,8 @@ def test_ass_says_where_a_line_begins() -> None:
     for language, charset in {"ar": 178, "he": 177, "en": 1}.items():
         text = written(Transcript("", [], language), "ass")
         assert pysubs2.SSAFile.from_string(text).styles["Default"].encoding == charset
+    translated = replace(HELLO, language="ar", translated=True)
+    assert all(written(translated, f) == written(HELLO, f) for f in ("ass", "lrc"))
 
 
 def one(text: str, *words: tuple[str, float, float], **changes: Any) -> Transcript:
@@ -147,8 +149,7 @@ def test_karaoke_by_word() -> None:
         "{\\k50}Hello{\\k50} big{\\k50}{\\k75} world"
     )
     assert written(HELLO, "ass").endswith(",,Hello big world\n")
-    unknown = one(" Hello")
-    assert written(unknown, "ass", highlight_words=True).endswith(",,Hello\n")
+    assert written(one(" Hello"), "ass", highlight_words=True).endswith(",,Hello\n")
 
 
 SHORT = [(0.0, 0.0), (0.0, 0.4), (0.4, 0.4), (0.4, 0.4), (0.4, 1.0), (3.0, 3.0), (5.0, 6.0), (6, 6)]
@@ -190,10 +191,11 @@ def test_no_cue_is_without_a_length(format: str, layout: dict[str, Any], words: 
 
 def test_what_overlaps_stays_as_it_is() -> None:
     """Two people who speak at the same time."""
-    both = [*one(" a", start=1.0, end=3.0).segments, *one(" b", start=2.0, end=2.0).segments]
-    times = re.findall(r"(\d+)\t(\d+)\t", written(Transcript("", both, "en"), "tsv"))
-    assert times == [("1000", "3000"), ("2000", "2050")]
-    assert written(Transcript("", both, "en"), "lrc").endswith("b\n[00:03.00]\n")
+    spans = (1, 3), (2, 2), (3, 3), (2.5, 3)
+    all = Transcript("", [s for a, b in spans for s in one(" a", start=a, end=b).segments], "en")
+    times = re.findall(r"(\d+)\t(\d+)\t", written(all, "tsv"))
+    assert times == [("1000", "3000"), ("2000", "2050"), ("2950", "3000"), ("2500", "3000")]
+    assert written(all, "lrc").endswith("a\n[00:03.00]\n")
 
 
 def test_a_longer_word_does_not_make_cues_overlap() -> None:
@@ -253,8 +255,7 @@ def test_a_transcript_is_saved_in_the_format_of_the_suffix(
 ) -> None:
     for name in ("a.srt", "b.VTT", "c.txt"):
         slimwhisper.save_transcript(HELLO, tmp_path / name, sentences=True)
-        format = name[2:].lower()
-        assert (tmp_path / name).read_text() == written(HELLO, format, sentences=True)
+        assert (tmp_path / name).read_text() == written(HELLO, name[2:].lower(), sentences=True)
     wordless, plain, words = one("no words"), {"segments": []}, {"highlight_words": True}
     refused: tuple[tuple[Any, str, dict[str, Any], type[Exception], str], ...] = (
         (HELLO, "a.docx", {}, OptionError, "a.docx: its name has to end in one of .txt, .vtt"),

@@ -78,11 +78,9 @@ def test_speakers_are_never_mixed_and_flags_are_kept() -> None:
     for s in sentences:
         assert {speaker[w] for w in s.words or ()} == {s.speaker}
         assert set(s.flags) == {f for w in s.words or () for f in flags[w]}
-    labelled = cues.to_cues(Transcript("", sentences, "en"), broken=True, labelled=True)
-    for cue in labelled:
+    for cue in cues.to_cues(Transcript("", sentences, "en"), broken=True, labelled=True):
         assert cue.label in ("", f"{cue.speaker}: ")
-        first = f"{cue.label}{cue.text}".split("\n")[0]
-        assert width(first) <= 42
+        assert width(f"{cue.label}{cue.text}".split("\n")[0]) <= 42
         assert cue.text.count("\n") <= 1
 
 
@@ -142,9 +140,10 @@ def test_times_that_go_back_or_fall_together() -> None:
     assert made[0].end == pytest.approx(5.84)
     (long,) = to_sentences([segment(" a", 1.0, 30.0, [Word(" a", 1.0, 30.0, 1.0)])], "en")
     assert long.end == 8.0, "no cue is longer than seven seconds"
-    both = [replace(segment(" a", 1.0, 2.0), speaker=n) for n in ("A", "B")]
-    one, other = to_sentences(both, "en", 2.0)
-    assert one.end <= other.start < other.end
+    both = [replace(segment(" a", 1.0, 1.0), speaker=n) for n in ("A", "B")]
+    for end in (2.0, 1.05):
+        one, other = to_sentences(both, "en", end)
+        assert one.end <= other.start < other.end <= end
     assert to_sentences([], "en") == to_sentences([segment(" ", 0, 1)], "en") == []
 
 
