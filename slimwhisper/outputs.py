@@ -84,12 +84,9 @@ def check_layout(layout: Layout, word_timestamps: bool, sign: str = "") -> list[
             raise OptionError(f"{sign}{name}: {rule}")
         if value < 1:
             raise OptionError(f"{sign}{name} {value} is not a positive number")
-    warnings = []
-    if layout.get("max_line_count") and not layout.get("max_line_width"):
-        warnings.append(f"{sign}max_line_count has no effect without {sign}max_line_width")
-    if layout.get("max_words_per_line") and layout.get("max_line_width"):
-        warnings.append(f"{sign}max_words_per_line has no effect with {sign}max_line_width")
-    return warnings
+    wide = bool(layout.get("max_line_width"))
+    name, how = ("max_words_per_line", "with") if wide else ("max_line_count", "without")
+    return [f"{sign}{name} has no effect {how} {sign}max_line_width"] if layout.get(name) else []
 
 
 TURN_GAP = 0.5  # seconds between two turns of a speaker; nearer segments are one turn

@@ -172,7 +172,7 @@ class _Collect(argparse.Action):
 
 def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The decoding options from the parsed arguments: those that the user gave, and the command's
-    defaults that differ from the library's. Raises OptionError for what no model can do.
+    defaults that differ from the library's. Raises OptionError.
     """
     explicit = getattr(arguments, "explicit", ())
     options = {
@@ -182,10 +182,15 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     step = arguments.temperature_increment_on_fallback
     options["temperature"] = temperatures(arguments.temperature, step)
+    return options
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The same; raises OptionError if no model can follow them, before one is loaded."""
     meant, any_model = plain_values(options), cast(Any, None)
     for group in (SpeakerOptions, ChannelOptions, SentenceOptions, Options):
         group.prepare(meant, {}, any_model)
-    check_rows(Options(**meant))  # no model has to be loaded to tell
+    check_rows(Options(**meant))
     return options
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimwhisper.errors import OptionError, SlimWhisperError
 from slimwhisper.files import InputFile, JobSource, edge, open_sink
 from slimwhisper.flags import load_with_threads, model_arguments
-from slimwhisper.jobs.flags import changed, check_engine, dtype_of, layout_of, options_of
+from slimwhisper.jobs.flags import changed, check_engine, checked, dtype_of, layout_of, options_of
 from slimwhisper.jobs.inputs import Inputs, StandardInput, are_stored, distinct, in_shard
 from slimwhisper.jobs.journal import Journal, accepted_precisions, identify_job, may_have_settings
 from slimwhisper.jobs.progress import Console, JSONConsole, TerminalConsole
@@ -59,7 +59,7 @@ class JobPlan:
         package.
         """
         check_engine(flags)
-        options = options_of(flags)
+        options = checked(options_of(flags))
         layout = layout_of(flags)
         with_words = flags.word_timestamps or flags.sentences or flags.diarize or flags.channels
         warnings = check_layout(layout, bool(with_words), sign="--")

@@ -433,8 +433,7 @@ class Recording:
     def _report(self) -> list[Segment]:
         undone = next((i for i, s in enumerate(self.sessions) if not s.done), len(self.sessions))
         found = chain.from_iterable(s.segments for s in self.sessions[: undone + 1])
-        number = len(self._reported)
-        rest = enumerate(islice(found, number, None), number)
+        rest = islice(enumerate(found), len(self._reported), None)
         new = [replace(self._with_original_times(s), id=i) for i, s in rest]
         self._reported += new
         return new
