@@ -27,7 +27,8 @@ class SplitRecording:
         self.options, self.seconds = self._all[0].options, self._all[0].seconds
         self.vocabulary = self._all[0].vocabulary  # of the model that transcribes
         self._parts = list(self._channels)
-        self._waiting: list[Segment] = []  # until no earlier one can come
+        # segments of each channel, until no other channel's can come before them
+        self._waiting: list[list[Segment]] = [[] for _ in self._channels]
         self._reported = 0  # segments
 
     def next_session(self) -> Session | None:
@@ -50,12 +51,12 @@ class SplitRecording:
         return sum(part.seconds_done for part in self._parts) / len(self._parts)
 
     def report(self) -> list[Segment]:
-        """The new segments, in order of time: those before which no other channel's can come."""
-        for part in self._channels:
-            self._waiting += part.report()
+        """The new segments, in order of time, then by channel, as in the transcript."""
+        for waiting, part in zip(self._waiting, self._channels, strict=True):
+            waiting.extend(part.report())
         limit = min(float("inf") if p.done else p.next_start for p in self._parts)
-        ready = [s for s in self._waiting if s.start <= limit]
-        self._waiting = [s for s in self._waiting if s.start > limit]
+        ready = [s for waiting in self._waiting for s in waiting if s.start < limit]
+        self._waiting = [[s for s in waiting if s.start >= limit] for waiting in self._waiting]
         first, self._reported = self._reported, self._reported + len(ready)
         return _in_order(ready, first)
 

@@ -13,7 +13,7 @@ import soundfile
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import AudioError
 from slimwhisper.outputs import FORMATS, formats_of
-from slimwhisper.recordings.channels import _cut
+from slimwhisper.recordings.channels import SplitRecording, _cut
 from slimwhisper.subtitles import cues, sentences
 from slimwhisper.types import Segment, Transcript, Word
 from tests.support.command import RunCLI
@@ -33,13 +33,11 @@ def talk() -> Call:
 def words(result: dict[str, Any], speaker: str | None = None) -> list[dict[str, Any]]:
     """The words of a speaker, or of all, without their speakers."""
     segments = [s for s in result["segments"] if speaker in (None, s.get("speaker"))]
-    found = [w for s in segments for w in s["words"]]
-    return [{k: v for k, v in w.items() if k != "speaker"} for w in found]
+    return [{k: w[k] for k in w if k != "speaker"} for s in segments for w in s["words"]]
 
 
 def tokens(model: SlimWhisper, segments: list[dict[str, Any]]) -> list[int]:
-    is_text = model.network.vocabulary.is_text
-    return [t for s in segments for t in s["tokens"] if is_text(t)]
+    return [t for s in segments for t in s["tokens"] if model.network.vocabulary.is_text(t)]
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"parallel": True, "batch_size": 3}])
@@ -112,10 +110,9 @@ def test_a_segment_is_cut_where_another_answers(others: list[float], texts: list
 
 
 def test_people_who_speak_at_once_stay_so(digits: SlimWhisper, talk: Call) -> None:
-    one = call(turns=1, digits=4, seed=8).audio[0]
-    other = call(turns=1, digits=4, seed=9).audio[0]
-    count = min(len(one), len(other))
-    result = digits.transcribe(np.stack([one[:count], other[:count]]), **SPLIT)
+    channels = [call(turns=1, digits=4, seed=seed).audio[0] for seed in (8, 9)]
+    count = min(map(len, channels))
+    result = digits.transcribe(np.stack([channel[:count] for channel in channels]), **SPLIT)
     by_speaker = {s["speaker"]: s for s in result["segments"]}
     left, right = by_speaker["left"], by_speaker["right"]
     assert left["start"] < right["end"] and right["start"] < left["end"]
@@ -132,8 +129,7 @@ def steps(model: SlimWhisper, audio: np.ndarray, **options: Any) -> tuple[int, T
 def test_a_silent_channel_costs_nothing(digits: SlimWhisper, talk: Call) -> None:
     alone, expected = steps(digits, talk.audio[0], **ALONE)
     for noise in (np.zeros_like(talk.audio[0]), claps(30.0)[: talk.audio.shape[1]] * 0.1):
-        silent = np.zeros_like(talk.audio[0])
-        silent[: len(noise)] = noise
+        silent = np.pad(noise, (0, talk.audio.shape[1] - len(noise)))
         split, result = steps(digits, np.stack([talk.audio[0], silent]), **SPLIT)
         assert (split, result.text) == (alone, expected.text)
 
@@ -155,6 +151,16 @@ def test_segments_are_reported_in_order(digits: SlimWhisper) -> None:
     for name in ("left", "right"):
         text = "".join(s.text for s in result.segments if s.speaker == name)
         assert "".join(s.text for s in reported if s.speaker == name) == text
+
+
+def test_who_begins_at_the_same_time_waits_for_the_channels_before() -> None:
+    left, right = (plain_segment(0, 0, 0.0, 1.0, name, []) for name in ("left", "right"))
+    slow = Mock(done=False, next_start=0.0, **{"report.side_effect": [[], [left]]})
+    quick = Mock(done=True, **{"report.side_effect": [[right], []]})
+    split = SplitRecording([slow, quick])
+    assert split.report() == []
+    slow.done = True
+    assert [segment.text for segment in split.report()] == ["left", "right"]
 
 
 def test_recordings_beside_each_other(digits: SlimWhisper, talk: Call, tmp_path: Path) -> None:
@@ -179,8 +185,7 @@ def test_the_command(run_cli: RunCLI, talk: Call, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "call.wav", talk.audio.T, 16_000)
     names = ("--channels", "split", "--channel_names", "agent,customer")
     run = run_cli("transcribe", str(tmp_path), "--model", "digits", "-o", str(out), *names)
-    assert run.status == 0
-    assert "] agent: " in run.out and "] customer: " in run.out
+    assert run.status == 0 and "] agent: " in run.out and "] customer: " in run.out
     assert {p.suffix[1:] for p in out.glob("call.*")} == {*formats_of("all"), "rttm"}
     lines = [line.partition(": ") for line in (out / "call.txt").read_text().splitlines()]
     assert [name for name, *_ in lines] == ["agent", "customer"] * 2

@@ -6,7 +6,7 @@ import random
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -103,11 +103,8 @@ def test_the_division_is_the_best_of_all(seed: int) -> None:
     costs: list[dict[int, float]] = [{} for _ in run]
     for i, j, cost in _cue_costs(run, "en", 0):
         costs[i][j] = cost
-    best = min(divisions(costs))
-    results = [0]
-    for part in _divide(run, "en", 0):
-        results.append(results[-1] + len(part))
-    assert sum(costs[a][b] for a, b in pairwise(results)) == pytest.approx(best[0])
+    results = [0, *accumulate(map(len, _divide(run, "en", 0)))]
+    assert sum(costs[a][b] for a, b in pairwise(results)) == pytest.approx(min(divisions(costs))[0])
 
 
 def segment(text: str, start: float, end: float, words: list[Word] | None = None) -> Segment:
