@@ -232,7 +232,7 @@ class SlimWhisper(LoadedModel):
 
         The results come in the order in which the recordings are done. A recording that fails gives
         its error in place of a result, and the others continue. The results do not depend on which
-        recordings are decoded together.
+        recordings are decoded together, but for rounding, which in int8 may change a word.
 
         `sources` may be endless: recordings are taken from it as slots become free, and a few of
         them are loaded ahead in other threads.
