@@ -256,7 +256,7 @@ def _in_turn(
             tagged = re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", texts[number])
             yield word.start, word.end, "".join([*texts[:number], tagged, *texts[number + 1 :]])
         last = word.end
-    if end > last:
+    if end > last or not words:
         yield last, end, text
 
 

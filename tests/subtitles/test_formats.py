@@ -196,6 +196,8 @@ def test_what_overlaps_stays_as_it_is() -> None:
     times = re.findall(r"(\d+)\t(\d+)\t", written(all, "tsv"))
     assert times == [("1000", "3000"), ("2000", "2050"), ("2950", "3000"), ("2500", "3000")]
     assert written(all, "lrc").endswith("a\n[00:03.00]\n")
+    first = [s for end in (0.0, 0.05) for s in one(f" a{end}", start=0.0, end=end).segments]
+    assert written(Transcript("", first, "en"), "srt", sentences=True).count("a0.0") == 2
 
 
 def test_a_longer_word_does_not_make_cues_overlap() -> None:
