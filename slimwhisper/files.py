@@ -195,8 +195,8 @@ class Folder:
 
     def names(self, folder: str) -> list[str]:
         with self._wrap_errors(folder, "listed"):
-            paths = [p for p in (self.local / folder).glob("*") if p.is_file()]
-            return sorted(f"{folder}/{path.name}" for path in paths)
+            paths = (self.local / folder).glob("*")
+            return sorted(f"{folder}/{path.name}" for path in paths if path.is_file())
 
     def _wrap_errors(self, name: str, action: str) -> AbstractContextManager[None]:
         return sink_errors(self.name(name), action, "free some space")
@@ -281,8 +281,7 @@ def redact_text(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """An error of a library in one line, without credentials."""
-    text = redact_text(error_line(error))[:200]
-    return escape_line(text) or type(error).__name__
+    return escape_line(redact_text(error_line(error))[:200]) or type(error).__name__
 
 
 def _is_secret(name: str) -> bool:

@@ -41,6 +41,7 @@ EMPTY = {
 # what a job writes besides the outputs of recordings
 RESULT = re.compile(r"(?:^|[/\\])(?:slimwhisper-journal|transcripts[/\\]part-[^/\\]*\.parquet$)")
 ALONE = "URIs, archives, manifests and tables need a job of their own; give them as its arguments"
+TAKEN = "another recording's results have the same name; rename it, or give it a job of its own"
 ENDS = tuple(f".{name}" for name in FORMATS)
 SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
@@ -224,7 +225,11 @@ class Inputs:
                     path = Path(text)
                     if not dots and any(map(is_hidden, set(path.parts) - named)):
                         continue
-                    if every or _kind(path) == "folder" or self.selection.takes(text, hidden=dots):
+                    if (
+                        every
+                        or kind_of(path) == "folder"
+                        or self.selection.takes(text, hidden=dots)
+                    ):
                         yield from self._one_of_many(path)
             case "list":
                 assert self._stdin is not None
@@ -234,7 +239,7 @@ class Inputs:
     def _of_list(self, text: str) -> Iterator[InputFile | AudioError]:
         """The recordings of one line of a list."""
         path = Path(text)
-        is_new = _kind(path) == "folder" and not self._is_walked(path)
+        is_new = kind_of(path) == "folder" and not self._is_walked(path)
         if _needs_own_job(text):
             yield AudioError(f"{redact(text)}: {ALONE}")
         elif is_new and not text.endswith(SEPARATORS):
@@ -249,7 +254,7 @@ class Inputs:
         """The recordings of one path from a list or glob."""
         if self._is_walked(path):
             return
-        match _kind(path):
+        match kind_of(path):
             case "folder":
                 self._walked.add(absolute(path))
                 yield from self._walk(path)
@@ -285,7 +290,7 @@ class Inputs:
             output_folder = self._output_folder(absolute(Path(folder)))
             for name, output in Listing(folder, files, folders, self.selection).outputs.items():
                 path = Path(folder, name)
-                if _kind(path) != "special":  # a broken link is reported when it is opened
+                if kind_of(path) != "special":  # a broken link is reported when it is opened
                     yield InputFile(path, str(output_folder / output), Fingerprint.of(path))
         yield from errors
 
@@ -333,7 +338,7 @@ def are_stored(arguments: Sequence[str]) -> bool:
 
 def _needs_own_job(text: str) -> bool:
     """Whether it is a URI, an archive, a manifest or a table; those that a job wrote are not."""
-    named = container_kind(text) not in (None, ".json") and _kind(Path(text)) != "folder"
+    named = container_kind(text) not in (None, ".json") and kind_of(Path(text)) != "folder"
     return is_uri(text) or (named and not RESULT.search(text))
 
 
@@ -348,17 +353,24 @@ def _matches(pattern: str) -> Iterator[str]:
             yield from _matches(os.path.join(glob.escape(folder), *rest))  # noqa: PTH118
 
 
-def distinct(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Each recording once. Two paths to one folder count once; a link to a file is another file."""
-    seen, folder_of = Digests(), lru_cache(64)(os.path.realpath)
+def distinct(entries: Iterable[Entry], is_table: bool = False) -> Iterator[Entry]:
+    """Each recording once. Two paths to one folder count once; a link to a file is another file.
+    An error for a recording whose results would replace those of another: as of `a//b` and `a/b`
+    in a store, or of addresses that differ only in what is secret.
+    """
+    seen, places, folder_of = Digests(), Digests(), lru_cache(64)(os.path.realpath)
     for entry in entries:
         if isinstance(entry, InputFile):
             path, name = entry.path, entry.fingerprint.path
+            place = name if is_table else entry.output
             if isinstance(path, Path):
                 name = os.path.join(folder_of(path.parent), path.name)  # noqa: PTH118  (for speed)
-            if not seen.add(digest_of(os.fsencode(name))):
-                continue
-        yield entry
+            elif path.local is None:  # with what is secret in its address
+                name += getattr(path, "path", "")
+            if seen.add(digest_of(name)):
+                yield entry if places.add(digest_of(place)) else AudioError(f"{path}: {TAKEN}")
+        else:
+            yield entry
 
 
 def in_shard(entries: Iterable[Entry], number: int, count: int) -> Iterator[Entry]:
@@ -366,8 +378,7 @@ def in_shard(entries: Iterable[Entry], number: int, count: int) -> Iterator[Entr
     stays in its part when others come or go, and on hosts that have the inputs elsewhere.
     """
     for entry in entries:
-        name = os.fsencode(entry.output) if isinstance(entry, InputFile) else None
-        if name is None or digest_of(name) % count == number - 1:
+        if not isinstance(entry, InputFile) or digest_of(entry.output) % count == number - 1:
             yield entry
 
 
@@ -386,7 +397,7 @@ def longest_first(items: Iterable[tuple[float | None, T]], ahead: int = LOOK_AHE
         yield heappop(heap)[2]
 
 
-def _kind(path: Path) -> Literal["file", "folder", "special"] | None:
+def kind_of(path: Path) -> Literal["file", "folder", "special"] | None:
     try:
         mode = path.stat().st_mode
         return "folder" if S_ISDIR(mode) else "file" if S_ISREG(mode) else "special"
@@ -401,14 +412,14 @@ def _classify(text: str, stdin: StandardInput | None) -> Argument:
     if not text:  # which stands for the current folder in a path
         raise OptionError("a recording's name is empty; leave it out, or write . for this folder")
     path = Path(text)
-    match _kind(path):
+    match kind_of(path):
         case "folder":
             return Argument(text, "folder", absolute(path))
         case "file" | "special":
             return Argument(text, "file", absolute(path).parent)
     if not glob.has_magic(text):
         return Argument(text, "missing", Path())
-    while glob.has_magic(str(path)) and _kind(path) != "folder":
+    while glob.has_magic(str(path)) and kind_of(path) != "folder":
         path = path.parent
     if glob.has_magic(str(path)):  # a folder that exists is itself
         text = f"{glob.escape(str(path))}/{Path(text).relative_to(path)}"
@@ -419,9 +430,9 @@ def _path_text(path: bytes) -> str:
     return os.fsdecode(path.removesuffix(b"\r"))
 
 
-def digest_of(key: bytes) -> int:
+def digest_of(key: str | bytes) -> int:
     """64 bits: two of a million keys collide by chance once in 10^7 jobs."""
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(os.fsencode(key), digest_size=8).digest(), "little")
 
 
 class Digests:
@@ -446,8 +457,7 @@ class Digests:
             # Replace the array before emptying the set: another thread may be searching. Not by
             # np.union1d, whose table of hashes takes ten times the memory of the array.
             new = np.sort(np.fromiter(self._new, np.uint64, len(self._new)))
-            merged = np.concatenate((self._sorted, new))
-            merged.sort(kind="stable")  # merges two sorted runs
-            self._sorted = merged
+            # merges two sorted runs
+            self._sorted = np.sort(np.concatenate((self._sorted, new)), kind="stable")
             self._new = set()
         return True

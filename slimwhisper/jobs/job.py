@@ -322,8 +322,7 @@ def _start_survey(plan: JobPlan, ledger: Ledger, stack: ExitStack) -> None:
     if not is_shown or not isinstance(plan.inputs, Inputs) or plan.stdin is not None:
         return
     end, results = Event(), ledger.results
-    entries = plan.recordings(plan.read_inputs())
-    files = (entry for entry in entries if isinstance(entry, InputFile))
+    files = (e for e in plan.recordings(plan.read_inputs()) if isinstance(e, InputFile))
     new = (file.local for file in files if file.local and results.earlier_status(file) is None)
     thread = Thread(target=survey, args=(new, ledger.totals, end), name="survey", daemon=True)
     thread.start()
@@ -337,11 +336,9 @@ def survey(paths: Iterable[Path], totals: JobTotals, end: Event) -> None:
     Only the progress shows them, so an error ends the survey and not the job.
     """
     with suppress(Exception):
-        for path in paths:
-            if end.is_set():
-                return
+        for path in takewhile(lambda _: not end.is_set(), paths):
             totals.surveyed += header_seconds(path)
-        totals.complete = True
+        totals.complete = not end.is_set()
 
 
 def header_seconds(path: Path) -> float:

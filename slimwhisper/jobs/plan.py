@@ -121,9 +121,7 @@ class JobPlan:
 
     def recordings(self, inputs: JobSource) -> Iterator[InputFile | SlimWhisperError]:
         """Every recording, once, and an error for each that cannot be found, listed or written."""
-        entries = distinct(inputs.list())
-        if self.shard is not None:
-            entries = in_shard(entries, *self.shard)
+        entries = in_shard(distinct(inputs.list(), self.is_table), *(self.shard or (1, 1)))
         return entries if self.is_table else map(self.files.check_name, entries)
 
     def open_console(self) -> Console:

@@ -136,9 +136,8 @@ class JobResults:
         status = None if self.journal is None else self.journal.status(recording)
         if status == "failed":
             return None if self._retry_failed else status
-        if status == "done" or self._skip_existing:
-            return "done" if self._exists(recording, recorded=status == "done") else None
-        return None
+        may_exist = status == "done" or self._skip_existing
+        return "done" if may_exist and self._exists(recording, recorded=bool(status)) else None
 
     def _exists(self, recording: InputFile, *, recorded: bool) -> bool:
         """Whether the outputs exist, as they were written or corrected: one that has been emptied

@@ -24,13 +24,14 @@ import torch
 
 from slimwhisper.audio.load import AudioSource, as_waveform, load_channels
 from slimwhisper.errors import AudioError, SlimWhisperError
-from slimwhisper.files import is_uri
+from slimwhisper.files import is_uri, library_errors
 from slimwhisper.loading import load_model
 from slimwhisper.storage.stores import StoredFile
 from slimwhisper.storage.tables import schema, text_columns
 from slimwhisper.types import SAMPLE_RATE, Transcript
 
 SAMPLES, RATE, BYTES, PATH = "samples", "sample_rate", "bytes", "path"
+NOTHING = "the row has no recording", f"give one of {SAMPLES}, {BYTES} or {PATH}"
 
 # the columns of a job's table (docs/guides/scale.md) with the result of a recording; null where
 # it failed, except `error` and, if it was read, `seconds`
@@ -100,11 +101,12 @@ class Transcriber:
     def _transcribe(self, table: pa.Table) -> pa.Table:
         results: list[dict[str, Any]] = []
         rows: dict[int, dict[str, Any]] = {}  # by id of the source, of which each row has its own
-        sources = []
+        sources, split = [], self._options.get("channels") is not None
         for row in table.to_pylist():
             results.append(dict.fromkeys(SCHEMA.names))
             try:
-                sources.append(source_of(row, split=self._options.get("channels") is not None))
+                with library_errors(AudioError, *NOTHING):  # of values of other types
+                    sources.append(source_of(row, split=split))
                 rows[id(sources[-1])] = results[-1]
             except SlimWhisperError as error:
                 results[-1]["error"] = str(error)
@@ -150,9 +152,9 @@ def source_of(row: Mapping[str, Any], *, split: bool) -> AudioSource:
         return np.stack([channel.read(0, len(channel)) for channel in channels])
     if (data := row.get(BYTES)) is not None:
         return io.BytesIO(data)
-    if (path := row.get(PATH)) is not None:
+    if path := row.get(PATH):
         return StoredFile.at(path) if is_uri(path) else Path(path)
-    raise AudioError(f"the row has no recording; give one of {SAMPLES}, {BYTES} or {PATH}")
+    raise AudioError("; ".join(NOTHING))
 
 
 def gpu_share() -> float:
@@ -161,9 +163,7 @@ def gpu_share() -> float:
     Returns:
         The part, from 0 to 1.
     """
-    if not ray.is_initialized():
-        return 1.0
-    context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    if context is None or context.worker.mode != ray.WORKER_MODE:
         return 1.0
     return float(context.get_assigned_resources().get("GPU", 1.0))

@@ -32,7 +32,7 @@ from slimwhisper.files import (
     protocol_of,
     redact,
 )
-from slimwhisper.jobs.inputs import RESULT, Digests, digest_of, longest_first
+from slimwhisper.jobs.inputs import RESULT, Digests, digest_of, kind_of, longest_first
 from slimwhisper.jobs.members import MAX_MEMBER, HeldFile
 from slimwhisper.storage.stores import MAGIC, Location, StoredFile
 from slimwhisper.text import install_command, text_encoding
@@ -159,7 +159,7 @@ class Container:
                         what = f"a link to {member.linkname}"
                     elif member.size > MAX_MEMBER:
                         what = "larger than 1 GiB"
-                    elif not outputs.add(digest_of(os.fsencode(output))):
+                    elif not outputs.add(digest_of(output)):
                         what = "not the first of this name"
                     else:
                         yield from self._member(name, output, stream, member.size)
@@ -257,11 +257,12 @@ def _find(
     if is_uri(address):
         try:
             location = Location(address)
-            path, stored = location.path, location.info(location.path)
+            path, stored = location.path, location.info(location.path) or StoredFile.at(address)
         except SlimWhisperError as error:
             return error
-        fingerprint = Fingerprint("", None, None) if stored is None else stored.fingerprint
-        fingerprint = replace(fingerprint, path=redact(address))
+        fingerprint = replace(stored.fingerprint, path=redact(address))
+    elif kind_of(Path(address)) == "special":  # reading a pipe would block until a process writes
+        return AudioError(f"{address}: not a regular file; drop it from the list")
     if excerpt is not None:
         fragment = f"t={','.join(format_times(*excerpt))}"
         fingerprint = replace(fingerprint, path=f"{fingerprint.path}#{fragment}")

@@ -67,9 +67,9 @@ def test_rows(module: ModuleType) -> None:
     table = pa.Table.from_pylist([names | row for row in rows])
     columns = {"path": np.array([str(DOOR)] * 3, object), "n": np.arange(3)}
     transcriber = module.Transcriber("digits", load={"device": "cpu"}, slots=4)
-    found, more = transcribed(transcriber, table, columns)
-    assert found.column_names == ["path", "n", *module.SCHEMA.names]
-    assert more.column_names == ["path", "n", *module.SCHEMA.names]
+    wrong = {"path": [3], "bytes": [None]}, {"bytes": ["abc"]}, {"samples": [["a"]]}, {"path": [""]}
+    found, more, *others = transcribed(transcriber, table, columns, *wrong)
+    assert found.column_names == more.column_names == ["path", "n", *module.SCHEMA.names]
     good, (broken, nothing, unknown) = found.to_pylist()[:6], found.to_pylist()[6:]
     for row in [*good, *more.to_pylist()]:
         assert row["text"].split() == TEXT and row["error"] is None and row["language"] == "en"
@@ -78,6 +78,7 @@ def test_rows(module: ModuleType) -> None:
     assert "not audio" in broken["error"] and broken["text"] is broken["segments"] is None
     assert "samples, bytes or path" in nothing["error"] and nothing["n"] == 2
     assert "nowhere://x: unknown protocol" in unknown["error"]
+    assert all("the row has no recording" in other["error"][0].as_py() for other in others)
     # parts of one data set fit together, also such of silence
     (silence,) = transcribed(transcriber, {"samples": np.zeros((1, 16_000))})
     assert silence.schema.equals(found.select(silence.column_names).schema)

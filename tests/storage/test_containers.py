@@ -20,15 +20,17 @@ from slimwhisper.audio.load import load_samples
 from slimwhisper.audio.samples import RemoteFile
 from slimwhisper.audio_formats.readers import Readers
 from slimwhisper.errors import AudioError, StorageError
-from slimwhisper.files import Fingerprint
+from slimwhisper.files import Fingerprint, InputFile
 from slimwhisper.jobs import members
-from slimwhisper.jobs.inputs import longest_first
+from slimwhisper.jobs.inputs import distinct, longest_first
 from slimwhisper.jobs.members import HeldFile
 from slimwhisper.storage import containers
 from slimwhisper.storage.containers import StoredInputs, format_times
 from tests.support.fake_model import fetched
 from tests.support.memory_store import fill, found, listed, problems, stored, tar_of
 from tests.support.paths import PHONE
+
+ROW = "memory://t/x.parquet#row="
 
 
 def lines(*rows: Any) -> str:
@@ -63,6 +65,18 @@ def test_manifests(store: Any, tmp_path: Path) -> None:
     assert files[-1].local == here and files[-1].fingerprint == Fingerprint.of(here)
     fill(store, dict.fromkeys(("m/x/m.jsonl", "m/y/m.jsonl"), lines(rows[0])))
     assert list(listed("memory://m/*/m.jsonl").values()) == ["x/a.wav", "y/a.wav"]
+
+
+def test_no_results_replace_others(store: Any, tmp_path: Path) -> None:
+    """Nor are any read that never end."""
+    names = [*map("memory://{}".format, "a?key=1 a?key=2 a?key=1 b /b /b".split()), "/dev/zero"]
+    (path := tmp_path / "m.jsonl").write_text(lines(*({"audio_filepath": n} for n in names)))
+    taken = [f"memory://{name}: another recording's results have the same " for name in ("a", "/b")]
+    for is_table in (False, True):
+        entries = distinct(StoredInputs([str(path)]).list(), is_table)
+        told = [str(e).partition("name;")[0] for e in entries if not isinstance(e, InputFile)]
+        special = "/dev/zero: not a regular file; drop it from the list"
+        assert told == [*taken[: 2 - is_table], special]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +162,7 @@ def test_members_that_are_links_or_large(tmp_path: Path, monkeypatch: pytest.Mon
             member = tarfile.TarInfo(name)
             member.size = size
             archive.addfile(member, io.BytesIO(bytes(size)))
-    (tmp_path / "a.tar").rename(tmp_path / "a.tgz")
-    path = str(tmp_path / "a.tgz")
+    path = str((tmp_path / "a.tar").rename(tmp_path / "a.tgz"))
     assert [f.output for f in found(path)] == ["a.tgz/good.wav"]
     link = f"tar://link.wav::{path}: is a link to {tmp_path}/secret.wav; give it as a file"
     large = f"tar://bomb.wav::{path}: is larger than 1 GiB; give it as a file"
@@ -168,15 +181,12 @@ def test_members_that_are_links_or_large(tmp_path: Path, monkeypatch: pytest.Mon
         (
             {"flac": [b"aa", b"bb"]},
             "flac",
-            {f"memory://t/x.parquet#row={n}": f"x.parquet/0000000{n}" for n in range(2)},
+            {f"{ROW}{n}": f"x.parquet/0000000{n}" for n in range(2)},
         ),
         (
             {"audio": [{"bytes": b"aa", "path": "x/a.wav"}, {"bytes": b"bb", "path": None}]},
             None,
-            {
-                "memory://t/x.parquet#row=0": "x.parquet/00000000-a.wav",
-                "memory://t/x.parquet#row=1": "x.parquet/00000001",
-            },
+            {f"{ROW}0": "x.parquet/00000000-a.wav", f"{ROW}1": "x.parquet/00000001"},
         ),
     ],
 )
@@ -265,13 +275,9 @@ def test_samples(store: Any, loaders: int, tmp_path: Path) -> None:
     part, beyond, rest = stored("memory://s/m.jsonl")
     (plain,), (empty,), (bad,) = (stored(f"memory://s/{n}.wav") for n in ("a", "empty", "bad"))
     with closing(Readers(loaders)) as readers:
-        for file, samples in (
-            (plain, expected),
-            (part, expected[24_000:56_000]),
-            (rest, expected[24_000:]),
-        ):
+        for file, start, end in ((plain, 0, None), (part, 24_000, 56_000), (rest, 24_000, None)):
             read = load_samples(file, read=readers.read_source).read(0, 10**9)
-            np.testing.assert_array_equal(read, samples)
+            np.testing.assert_array_equal(read, expected[start:end])
         for file, problem in (
             (beyond, "#t=10000,10001: no audio from 10000 s on"),
             (empty, "^memory://s/empty.wav: is empty"),

@@ -118,9 +118,8 @@ def test_patterns_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "talks" / "b.wav").symlink_to("a.wav")
     (tmp_path / "talks" / "again").symlink_to(".")  # no link to a folder is followed
     files = found(f"file://{tmp_path}/talks")
-    assert {str(f.path): f.output for f in files} == {
-        f"{tmp_path}/talks/{name}": name for name in ("a.wav", "b.wav")
-    }
+    expected = {f"{tmp_path}/talks/{name}": name for name in ("a.wav", "b.wav")}
+    assert {str(f.path): f.output for f in files} == expected
     assert files[0].fingerprint == Fingerprint.of(tmp_path / "talks" / "a.wav")
 
 
@@ -133,9 +132,7 @@ def test_a_fingerprint_is_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
         described = {"name": "/b/a.wav", "size": 3, "type": "file"} | info
         monkeypatch.setattr(place._filesystem, "info", lambda _, told=described: told)
         file = place.info("/b/a.wav")
-        assert file is not None and file.fingerprint == Fingerprint(
-            "memory://b/a.wav", *fingerprint
-        )
+        assert file and file.fingerprint == Fingerprint("memory://b/a.wav", *fingerprint)
 
 
 def test_which_arguments_are_stored(tmp_path: Path) -> None:
