@@ -3,8 +3,8 @@
 Seconds of a fixed job, the recordings of AUDIO of at most 30 s one by one, beside 0, 1, 2 and 4
 processes that only count, and with a quota of 1.5 cores; ours in each dtype, and the engines of
 `peers.py`; then of four clients at a time at `slimwhisper serve`. All take turns: a round of each
-under each load, then the next round. Without --model: random weights of the tiny shape, and noise.
-Ends in a table, with the ratio to the same engine's idle time, and one line of JSON.
+under each load, then the next round. Ends in a table, with the ratio to the same engine's idle
+time, and one line of JSON.
 
 The quota needs the rights to make a control group, in Docker --privileged; without, it is left out.
 """
@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -23,13 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from peer_engines import PEERS, name_of
+from peer_engines import OURS, PEERS, name_of
 from peer_engines.case import Case
 from peer_jobs import sources_of
-from peers import LONGEST
 from peers_processes import SECONDS, Worker, convert, measure
 from rows import listed, spread, table
-from serve import measured, started
+from serve import measured, serving
 from timing import machine
 
 from slimwhisper.audio.load import load_audio
@@ -102,11 +100,9 @@ def jobs(
             return float(answer["seconds_spent"])
 
         yield name_of(case), worker.pid, ask
-    for dtype in dict.fromkeys(c.dtype for c in cases if files and c.engine == "slimwhisper"):
+    for dtype in dict.fromkeys(case.dtype for case in cases if case.engine == OURS):
         flags = ["--model", cases[0].model, "--compute_type", dtype]
-        server, url = started([*flags, "--threads", str(cases[0].threads)])
-        stack.callback(server.wait, 60)
-        stack.callback(server.send_signal, signal.SIGTERM)
+        url, server = stack.enter_context(serving(*flags, "--threads", str(cases[0].threads)))
         measured(url, files[:2], 2)
 
         def send(url: str = url) -> float:
@@ -117,35 +113,19 @@ def jobs(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", help="a trained checkpoint, with --folder")
-    parser.add_argument("--folder", type=Path, help="recordings")
-    parser.add_argument("--engines", type=listed(str, PEERS), default=["slimwhisper"])
+    parser.add_argument("--model", default="digits", help="a trained checkpoint [digits]")
+    parser.add_argument("--folder", required=True, help="recordings")
+    parser.add_argument("--engines", type=listed(str, PEERS), default=[OURS])
     parser.add_argument("--dtypes", type=listed(str), default=["float32", "int8"])
     parser.add_argument("--loads", type=listed(int), default=[0, 1, 2, 4], help="[0,1,2,4]")
     parser.add_argument("--files", type=positive, default=4)
-    parser.add_argument("--tokens", type=positive, default=50, help="of a file, without --model")
-    lengths = range(1, LONGEST + 1)  # seconds of a file's noise
-    parser.add_argument("--seconds", type=int, choices=lengths, default=LONGEST, metavar="N")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     args = parser.parse_args()
-    if (args.model is None) != (args.folder is None):
-        parser.error("--model needs --folder, and --folder --model")
-    found = sources_of(str(args.folder)) if args.folder else []
-    short = [Path(path) for path in found if len(load_audio(path)) <= SECONDS * 16_000]
-    files = short[: args.files]
+    found = map(Path, sources_of(args.folder))
+    files = [path for path in found if len(load_audio(path)) <= SECONDS * 16_000][: args.files]
     cases = [
-        Case(
-            model=args.model or "tiny",
-            engine=engine,
-            dtype=dtype,
-            batch=1,
-            files=args.files,
-            tokens=None if args.model else args.tokens,
-            threads=args.threads,
-            audio=str(args.folder) if args.model else None,
-            seconds=args.seconds,
-        )
+        Case(args.model, engine, dtype, 1, args.files, None, args.threads, args.folder)
         for engine in args.engines
         for dtype in PEERS[engine].dtypes["cpu"]
         if dtype in args.dtypes

@@ -21,7 +21,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import torch
-from serve import started
+from rows import table
+from serve import serving
 
 from slimwhisper.commands.random_weights import random_state
 from slimwhisper.types import Dims
@@ -98,8 +99,7 @@ def main(checkouts: Path, chosen: Sequence[str]) -> int:
         english, multilingual = (random_model(work / f"{n}.pt", n) for n in (51_864, 51_865))
         names = {"english": str(english), "multilingual": str(multilingual)}
         names["sound"] = str(ROOT / "samples" / "phone-number.wav")
-        server, url = started(["--no-page", "--model", str(multilingual)])
-        try:
+        with serving("--no-page", "--model", str(multilingual)) as (url, _):
             for suite in TABLE["suites"]:
                 label = suite["folder"]
                 if (chosen and label not in chosen) or not (checkouts / label).is_dir():
@@ -111,13 +111,10 @@ def main(checkouts: Path, chosen: Sequence[str]) -> int:
                     status, reason = explained(label, name, why) if why else ("passed", "")
                     counts[label, status] += 1
                     reasons[label, status, reason] += bool(reason)
-        finally:
-            server.terminate()
-            server.wait()
-    print("| suite | passed | failed | not applicable |\n|---|---|---|---|")
-    for label in dict.fromkeys(label for label, _ in counts):
-        cells = (str(counts[label, status]) for status in ("passed", "failed", "not applicable"))
-        print(f"| {label} | {' | '.join(cells)} |")
+    ends = ("passed", "failed", "not applicable")
+    labels = dict.fromkeys(label for label, _ in counts)
+    lines = ([label, *(counts[label, end] for end in ends)] for label in labels)
+    print(table(["suite", *ends], lines))
     for (label, status, why), count in reasons.items():
         print(*[f"- {label}: {count} {status}: {why}"] * bool(count))
     return int(not counts or any(status == "UNEXPLAINED" for _, status in counts))

@@ -35,7 +35,7 @@ call_kernels() {
     step attention 150 $(tiny env TRITON_INTERPRET=1 SLIMWHISPER_KERNELS=triton) \
         "$python" bench/kernels.py "${to[@]}" \
         $(gpu --shapes large-v3 --windows 64 256 --operations E E8 KV X X8 text-KV) \
-        $(tiny --windows 2 --operations E X --repeats 1 --cold_mb 0 --layers 1)
+        $(tiny --windows 2 --operations E X --repeats 1 --cold_mb 0)
 }
 
 # shellcheck disable=SC2046

@@ -5,8 +5,7 @@ each at its own speed, to several streams at once. For each number of streams: t
 of a word to its commitment, how often tentative text is rewritten, word errors against the server's
 offline transcript of the same audio, which also says when words end, merged updates, and what the
 server and this client use. Prints a table with the medians of the rounds, and a line of JSON for
-each row. With --results, each row is written as soon as it is measured, and one that is there, with
-the same settings, versions, machine and commit, is not measured again. With --policy, one stream
+each row. With --results, each row is written as soon as it is measured. With --policy, one stream
 without a server and as if nothing took time: the delay is the policy's alone.
 
 The delay of a word is the time from its end in the audio to its commitment; "last" is that of the
@@ -18,14 +17,13 @@ import argparse
 import asyncio
 import io
 import json
-import signal
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +31,23 @@ import httpx
 import numpy as np
 import soundfile
 import torch
-from conversations import Spoken, joined, words_of
-from live_streams import RATE, Shown, play_all, score
+from live_streams import RATE, Shown, Word, play_all, score
 from numpy.typing import NDArray
-from rows import Row, Rows, add_results_flag, listed, spread, stoppable
+from rows import Row, Rows, add_results_flag, listed, spread
 from rows import table as markdown
-from serve import ROUTE, held, metrics, started
+from serve import ROUTE, held, metrics, serving
 from timing import children, print_machine
 
 import slimwhisper
+from slimwhisper.audio.load import load_audio
+from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 from slimwhisper.flags import positive
 from slimwhisper.live.types import TextUpdate
+from slimwhisper.research.comparison import words_of
 from slimwhisper.voice_activity import FRAME
 
 Sound = NDArray[np.float32]  # [n], 16 kHz
+PAUSE = np.zeros(RATE, np.float32)  # after each recording
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
 SPREAD = 10.0  # seconds over which streams start at most, so that updates are not due together
@@ -79,20 +80,29 @@ def cpu_seconds(pid: int) -> float:
     return ticks / 100  # the kernel's USER_HZ
 
 
-def offline(url: str, sound: Sound, language: str) -> list[Spoken]:
+def joined(folder: Path, count: int, seconds: float) -> list[Sound]:
+    """Conversations of that length at most: the recordings, each time from another one on."""
+    paths = sorted(p for p in folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
+    sounds = [np.concatenate([load_audio(path), PAUSE]) for path in paths]
+    return [
+        np.concatenate([*sounds[first:], *sounds[:first]])[: round(seconds * RATE)]
+        for first in range(min(count, len(sounds)))
+    ]
+
+
+def offline(url: str, sound: Sound, language: str) -> list[Word]:
     """The words of the server's transcript of a recording that is sent at once."""
     file = io.BytesIO()
     soundfile.write(file, sound, RATE, format="WAV", subtype="PCM_16")
     sent = {"file": ("talk.wav", file.getvalue())}
     asked = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
     answer = httpx.post(url + ROUTE, files=sent, data={"language": language} | asked, timeout=600)
-    answer.raise_for_status()
-    return spoken(answer.json()["words"])
+    return spoken(answer.raise_for_status().json()["words"], language)
 
 
-def spoken(timed: list[dict[str, Any]]) -> list[Spoken]:
+def spoken(timed: list[dict[str, Any]], language: str) -> list[Word]:
     """The words of a transcript, each without case and punctuation."""
-    return [Spoken(word, w["end"]) for w in timed for word in words_of(w["word"])]
+    return [Word(word, w["end"]) for w in timed for word in words_of(w["word"], language)]
 
 
 def policy(args: argparse.Namespace) -> None:
@@ -100,7 +110,7 @@ def policy(args: argparse.Namespace) -> None:
     model = slimwhisper.load_model(args.model)
     sound, at = joined(args.folder, 1, args.seconds)[0], 0.0
     whole = model.transcribe(sound, language=args.language, word_timestamps=True)
-    shown: dict[int, Shown] = defaultdict(Shown)
+    shown: dict[int, Shown] = defaultdict(partial(Shown, args.language))
 
     def pieces() -> Iterator[Sound]:
         nonlocal at
@@ -112,13 +122,13 @@ def policy(args: argparse.Namespace) -> None:
         if isinstance(event, TextUpdate):
             shown[event.utterance].commit(event.committed, at)
             shown[event.utterance].show(event.tentative)
-    words = spoken([word for s in whole["segments"] for word in s["words"]])
-    result = score(words, [*shown.values()])
-    print(json.dumps({"words": len(words), "seconds": len(sound) / RATE} | result.summary()))
+    words = spoken([word for s in whole["segments"] for word in s["words"]], args.language)
+    result = score([(words, [*shown.values()])])
+    print(json.dumps({"seconds": len(sound) / RATE} | result))
 
 
 def measure(
-    url: str, pid: int, talks: list[Sound], words: list[list[Spoken]], streams: int, language: str
+    url: str, pid: int, talks: list[Sound], words: list[list[Word]], streams: int, language: str
 ) -> dict[str, Any]:
     """One row, of a number of streams at once."""
     chosen = [talks[i % len(talks)] for i in range(streams)]
@@ -126,18 +136,15 @@ def measure(
     websocket = "ws" + url.removeprefix("http")
     played = asyncio.run(play_all(websocket, chosen, min(streams, SPREAD), language))
     spent, after = time.monotonic() - since, metrics(url)
-    scores = [
-        score(words[i % len(talks)], [*each.utterances.values()]) for i, each in enumerate(played)
-    ]
-    total = reduce(add, scores)
+    heard = [[*each.utterances.values()] for each in played]
+    pairs = [(words[i % len(talks)], shown) for i, shown in enumerate(heard)]
 
     def grown(name: str) -> float:
         return after.get(name, 0) - before.get(name, 0)
 
     return {
         "streams": streams,
-        "words": total.truth_words,
-        **total.summary(),
+        **score(pairs),
         "updates": grown("slimwhisper_updates_total") / spent,
         "merged": round(grown("slimwhisper_merged_updates_total")),
         "server_cpu": (cpu_seconds(pid) - cpu) / spent,
@@ -169,54 +176,29 @@ def table(rounds: list[list[Row]]) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure what is not in the results yet, and print all."""
+    """Measure and print all, on one server."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     names = ("model", "language", "seconds", "window", "update", "flags")
     case = {name: getattr(args, name) for name in names} | {"folder": args.folder.name}
-    rows = Rows(args.results, "live", device)
-    done = {
-        (row["round"], row["streams"]): row
-        for row in rows.kept(**case)
-        if row["streams"] in args.streams and row["round"] < args.rounds
-    }
-    cases = [(number, streams) for number in range(args.rounds) for streams in args.streams]
-    missing = [one for one in cases if one not in done]
-    if missing:
-        expected = STARTING + len(missing) * (args.seconds + SPREAD)
-        progress = f"{len(missing)} rows, about {expected / 60:.0f} minutes; {len(done)} are there"
-        print(progress, file=sys.stderr)
-        with stoppable(args.results):
-            for key, row in measured(args, missing):
-                done[key] = rows.add(**case, round=key[0], **row)
-                print(table([[row]]).splitlines()[-1], flush=True)
-    print_machine(device)
-    print(table([[done[n, streams] for n in range(args.rounds)] for streams in args.streams]))
-    results = [done[one] for one in cases]
-    print(*map(json.dumps, results), sep="\n")
-    if failures := [failure for row in results for failure in row["failures"]]:
-        raise SystemExit(f"{len(failures)} streams failed, the first one: {failures[0]}")
-
-
-def measured(
-    args: argparse.Namespace, missing: Sequence[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, int], Row]]:
-    """Rows by round and number of streams, all on one server."""
-    most = max(streams for _, streams in missing)
+    rows, found, most = Rows(args.results, "live", device), list[Row](), max(args.streams)
+    expected = STARTING + args.rounds * len(args.streams) * (args.seconds + SPREAD)
+    print(f"about {expected / 60:.0f} minutes", file=sys.stderr)
     talks = joined(args.folder, min(most, DIFFERENT), args.seconds)
     flags = ["--model", args.model, "--streams", str(most + 1), "--no-page"]
     flags += ["--update", str(args.update), *args.flags]
     flags += ["--live-window", str(args.window)] if args.window else []
-    process, url = started(flags)
-    try:
+    with serving(*flags) as (url, server):
         words = [offline(url, talk, args.language) for talk in talks]
-        measure(url, process.pid, [talks[0][: 3 * RATE]], words, 1, args.language)  # warm-up
-        for number, streams in missing:
-            here = min(streams, len(talks))
-            row = measure(url, process.pid, talks[:here], words, streams, args.language)
-            yield (number, streams), row
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        measure(url, server.pid, [talks[0][: 3 * RATE]], words, 1, args.language)  # warm-up
+        for number, streams in product(range(args.rounds), args.streams):
+            row = measure(url, server.pid, talks[:streams], words, streams, args.language)
+            found.append(rows.add(**case, round=number, **row))
+            print(table([found[-1:]]).splitlines()[-1], flush=True)
+    print_machine(device)
+    print(table([[row for row in found if row["streams"] == n] for n in args.streams]))
+    print(*map(json.dumps, found), sep="\n")
+    if failures := [failure for row in found for failure in row["failures"]]:
+        raise SystemExit(f"{len(failures)} streams failed, the first one: {failures[0]}")
 
 
 def main() -> None:

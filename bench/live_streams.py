@@ -5,18 +5,19 @@ for `live.py`.
 import asyncio
 import base64
 import json
-import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
-from itertools import accumulate, takewhile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, takewhile
 from operator import eq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from conversations import Spoken, aligned, words_of
 from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
 from websockets.asyncio.client import ClientConnection, connect
+
+from slimwhisper.research.comparison import edits, words_of
 
 PIECE = 0.1  # seconds of audio in a message
 RATE = 16_000
@@ -28,18 +29,18 @@ TRANSCRIPTION = "conversation.item.input_audio_transcription"
 # -- scores ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ShownWord:
-    """A word of a live transcript."""
+class Word(NamedTuple):
+    """A word of the truth, or of a live transcript."""
 
     word: str
-    at: float  # seconds since the stream's first sample was sent
+    at: float  # seconds: its end in the audio, or when it was committed
 
 
 @dataclass(slots=True)
 class Shown:
     """The text of an utterance as a client shows it."""
 
+    language: str
     committed: str = ""
     parts: list[tuple[int, float]] = field(default_factory=list)  # its length, and since when
     shown: list[str] = field(default_factory=list)  # words, the tentative ones too
@@ -52,66 +53,52 @@ class Shown:
 
     def show(self, tentative: str) -> None:
         """What follows the committed text now."""
-        words = words_of(self.committed + tentative)
+        words = words_of(self.committed + tentative, self.language)
         self.erased += len(self.shown) - sum(takewhile(bool, map(eq, self.shown, words)))
         self.shown = words
 
-    def words(self) -> list[ShownWord]:
+    def words(self) -> list[Word]:
         """The committed words; one counts when its last letter is there."""
-        shown_words, end = [], 0
+        found, end = [], 0
         for token in self.committed.split():
             end = self.committed.index(token, end) + len(token)
             at = next(at for length, at in self.parts if length >= end)
-            shown_words += [ShownWord(word, at) for word in words_of(token)]
-        return shown_words
+            found += [Word(word, at) for word in words_of(token, self.language)]
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Of one stream, or of several together."""
-
-    delays: tuple[float, ...]  # seconds, of the words that are right
-    last_delays: tuple[float, ...]  # of those that end an utterance
-    truth_words: int
-    truth_errors: int
-    live_words: int
-    erased: int
-
-    def __add__(self, other: "Score") -> "Score":
-        return Score(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    def summary(self) -> dict[str, float | None]:
-        """Percentiles of the delay in seconds, and rates in percent or for each word."""
-        return {
-            **{f"p{p}": percentile(self.delays, p) for p in (50, 95, 99)},
-            **{f"last_p{p}": percentile(self.last_delays, p) for p in (50, 95)},
-            "erasure": self.erased / max(self.live_words, 1),
-            "word_errors": 100 * self.truth_errors / max(self.truth_words, 1),
-        }
+def score(streams: Iterable[tuple[Sequence[Word], Sequence[Shown]]]) -> dict[str, Any]:
+    """Streams, each against the words that it should have: percentiles of the delay in seconds, of
+    the words that are right and of those that end an utterance; rates in percent, or for each word.
+    """
+    delays, last_delays = list[float](), list[float]()
+    said = heard = errors = erased = 0
+    for truth, utterances in streams:
+        texts = [shown.words() for shown in utterances]
+        words, last = list(chain.from_iterable(texts)), {*accumulate(map(len, texts))}
+        pairs = ([word.word for word in truth], [word.word for word in words])
+        for block in Levenshtein.opcodes(*pairs).as_matching_blocks():
+            for i in range(block.size):
+                delay = words[block.b + i].at - truth[block.a + i].at
+                delays.append(delay)
+                if block.b + i + 1 in last:
+                    last_delays.append(delay)
+        said += len(truth)
+        heard += len(words)
+        errors += edits(*pairs)
+        erased += sum(shown.erased for shown in utterances)
+    return {
+        "words": said,
+        **{f"p{p}": percentile(delays, p) for p in (50, 95, 99)},
+        **{f"last_p{p}": percentile(last_delays, p) for p in (50, 95)},
+        "erasure": erased / max(heard, 1),
+        "word_errors": 100 * errors / max(said, 1),
+    }
 
 
 def percentile(values: Sequence[float], p: int) -> float | None:
     """By linear interpolation; None of nothing."""
-    if len(values) < 2:
-        return values[0] if values else None
-    return statistics.quantiles(values, n=100, method="inclusive")[p - 1]
-
-
-def score(truth: Sequence[Spoken], utterances: Sequence[Shown]) -> Score:
-    """One stream against the words that it should have."""
-    texts = [shown.words() for shown in utterances]
-    shown_words = [word for text in texts for word in text]
-    last = {end - 1 for end in accumulate(map(len, texts))}
-    words = [word.word for word in shown_words]
-    pairs, errors = aligned([word.word for word in truth], words)
-    return Score(
-        tuple(shown_words[j].at - truth[i].end for i, j in pairs),
-        tuple(shown_words[j].at - truth[i].end for i, j in pairs if j in last),
-        len(truth),
-        errors,
-        len(words),
-        sum(shown.erased for shown in utterances),
-    )
+    return float(np.percentile(values, p)) if values else None
 
 
 # -- clients: one process, many streams ------------------------------------------------------------
@@ -121,6 +108,7 @@ def score(truth: Sequence[Spoken], utterances: Sequence[Shown]) -> Score:
 class Played:
     """What one stream received."""
 
+    language: str
     utterances: dict[str, Shown] = field(default_factory=dict)  # by item, in order
     late: float = 0.0  # seconds by which this client was, at most, late with a piece
     open: set[str] = field(default_factory=set)  # items that are not complete
@@ -148,7 +136,7 @@ def session(language: str) -> dict[str, Any]:
 
 async def play(url: str, sound: NDArray[np.float32], start: float, language: str) -> Played:
     """Play one sound, beginning `start` seconds from now."""
-    played = Played()
+    played = Played(language)
     await asyncio.sleep(start)
     async with connect(f"{url}/v1/realtime?intent=transcription", max_size=None) as socket:
         await socket.send(json.dumps({"type": "session.update", "session": session(language)}))
@@ -189,25 +177,21 @@ async def send(
 
 
 async def listen(socket: ClientConnection, played: Played, began: float) -> None:
-    """Handle the server's events until the connection ends."""
+    """Keep what the server's events say, until the connection ends."""
     async for message in socket:
-        handle_event(json.loads(message), played, time.perf_counter() - began)
-
-
-def handle_event(event: dict[str, str], played: Played, at: float) -> None:
-    """Handle one event of the server; `at`: seconds since the first sample."""
-    kind = event["type"]
-    if kind == "input_audio_buffer.speech_started":
-        played.utterances[event["item_id"]] = Shown()
-        played.open.add(event["item_id"])
-    elif kind == "error" or kind == f"{TRANSCRIPTION}.failed":
-        played.error = str(event["error"])
-    elif kind.startswith(TRANSCRIPTION):
-        shown = played.utterances[event["item_id"]]
-        if kind == f"{TRANSCRIPTION}.delta":
-            shown.commit(event["delta"], at)
-        elif kind == f"{TRANSCRIPTION}.tentative":
-            shown.show(event["text"])
-        elif kind == f"{TRANSCRIPTION}.completed":
-            shown.show("")
-            played.open.discard(event["item_id"])
+        event, at = json.loads(message), time.perf_counter() - began
+        kind = event["type"]
+        if kind == "input_audio_buffer.speech_started":
+            played.utterances[event["item_id"]] = Shown(played.language)
+            played.open.add(event["item_id"])
+        elif kind in ("error", f"{TRANSCRIPTION}.failed"):
+            played.error = str(event["error"])
+        elif kind.startswith(TRANSCRIPTION):
+            shown = played.utterances[event["item_id"]]
+            if kind == f"{TRANSCRIPTION}.delta":
+                shown.commit(event["delta"], at)
+            elif kind == f"{TRANSCRIPTION}.tentative":
+                shown.show(event["text"])
+            elif kind == f"{TRANSCRIPTION}.completed":
+                shown.show("")
+                played.open.discard(event["item_id"])

@@ -8,8 +8,7 @@ checkpoint on recordings of at most 30 s each; with --jobs too: real work, see `
 Engines are compared in two groups: those that compute with weights in float32, float16 or bfloat16,
 and those with int8, q8_0 or q5_0. Those that are compared, of one shape and batch, take turns, each
 in a process of its own: a round of one, a round of the next. On a GPU a first round is not counted.
-With --results, each round is written as soon as it is measured, and a round that is there, with the
-same settings, versions, machine and commit, is not measured again. Ends in tables, and one line of
+With --results, each round is written as soon as it is measured. Ends in a table, and one line of
 JSON.
 
 docs/how/performance.md names the packages to install. Without --engines, those not installed are
@@ -18,6 +17,7 @@ left out, with the reason. One that fails is a row with its reason, and the exit
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,14 +31,12 @@ from peer_engines import PEERS, name_of
 from peer_engines.case import GROUPS, Case, Peer
 from peer_jobs import JOBS
 from peers_processes import take_turns
-from peers_summary import Results, round_of, summaries, tables
-from rows import Row, Rows, add_results_flag, installed, listed, stoppable
+from peers_summary import Results, summaries, table
+from rows import Rows, add_results_flag, installed, listed
 from timing import machine
 
 from slimwhisper.commands.costs import OFFICIAL_DIMS
-from slimwhisper.disk import weights_digest
 from slimwhisper.flags import positive
-from slimwhisper.formats.load import load_checkpoint
 
 FEWEST = 4  # files of a round
 LONGEST = 29  # seconds of noise, unless it is a job
@@ -46,45 +44,37 @@ LONGEST = 29  # seconds of noise, unless it is a job
 
 def main() -> None:
     args = parsed()
-    digest = weights_digest(load_checkpoint(args.model).state) if args.model else None
     cases = list(cases_of(args))
     if not cases:
         raise SystemExit("nothing to measure: no engine that is installed has these dtypes")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which ends all that is started
     rows = Rows(args.results, "peers", torch.device(args.device))
-    settings = {case: settings_of(case, digest) for case in cases}
-    results: Results = {
-        case: {row["round"]: row for row in rows.kept(**settings[case]) if "error" not in row}
-        for case in cases
-    }
-    failed = list[str]()
-
-    def missing(case: Case) -> list[int]:
-        return [number for number in range(args.rounds) if number not in results[case]]
-
-    with stoppable(args.results):
-        for model, group in groupby(cases, lambda case: case.model):
-            left = [case for case in group if missing(case)]
-            if not left:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                for _, compared in groupby(left, lambda case: (case.job or case.batch, case.group)):
-                    turns = take_turns(list(compared), Path(folder), missing, args.rounds)
-                    for case, number, result in turns:
-                        forced = f", random weights, {case.tokens} tokens a file"
-                        weights = case.model + forced * bool(case.tokens)
-                        title = {"of": weights, "peer": name_of(case), "round": number}
-                        values = {"error": result} if isinstance(result, str) else result
-                        row = rows.add(**title, **settings[case], **values)
-                        of = case.job or model
-                        print(f"{of}, batch {case.batch}, {round_of(row)}", file=sys.stderr)
-                        if "error" in row:
-                            failed.append(f"{model}, {name_of(case)}, batch {case.batch}")
-                        results[case][-1 if "error" in row else number] = row
-    summary = summaries(results)
-    print(tables(summary))
+    results: Results = {case: {} for case in cases}
+    errors = dict[Case, str]()
+    for model, of_model in groupby(cases, lambda case: case.model):
+        with tempfile.TemporaryDirectory() as folder:
+            for _, compared in groupby(of_model, lambda case: (case.job or case.batch, case.group)):
+                for case, number, result in take_turns(list(compared), Path(folder), args.rounds):
+                    forced = f", random weights, {case.tokens} tokens a file"
+                    title = {"of": model + forced * bool(case.tokens), "peer": name_of(case)}
+                    versions = {name: installed(name) for name in PEERS[case.engine].distributions}
+                    values = {"error": result} if isinstance(result, str) else result
+                    row = rows.add(
+                        **title, round=number, **asdict(case), versions=versions, **values
+                    )
+                    if "error" in row:
+                        errors[case] = row["error"]
+                    else:
+                        results[case][number] = row
+                    said = row.get("error") or f"{row['seconds_spent']:.1f} s"
+                    of = case.job or model
+                    print(f"{of}, batch {case.batch}, {name_of(case)}: {said}", file=sys.stderr)
+    summary = summaries(results, errors)
+    print(table([row for row in summary if "error" not in row]))
     here = {"bench": "peers", "machine": machine(torch.device(args.device))}
     print(json.dumps(here | {"rows": summary}))
-    if failed:
+    if errors:
+        failed = (f"{case.model}, {name_of(case)}, batch {case.batch}" for case in errors)
         raise SystemExit(f"failed: {'; '.join(failed)}")
 
 
@@ -180,12 +170,6 @@ def fits(engine: str, job: str | None, batch: int, batches: list[int]) -> bool:
     if batch == 1 or peer.batches:
         return batch >= peer.least_batch
     return peer.in_workers and batch == min(b for b in batches if b > 1)
-
-
-def settings_of(case: Case, digest: str | None) -> Row:
-    """What says that two rows measured the same. digest: of the trained weights."""
-    versions = {name: installed(name) for name in PEERS[case.engine].distributions}
-    return {**asdict(case), "versions": versions, "weights": digest}
 
 
 if __name__ == "__main__":

@@ -65,17 +65,17 @@ class Worker:
 
 
 def take_turns(
-    cases: list[Case], folder: Path, missing: Callable[[Case], list[int]], rounds: int
+    cases: list[Case], folder: Path, rounds: int
 ) -> Iterator[tuple[Case, int, Row | str]]:
     """Measure cases that are compared with one another, round by round.
 
-    folder: for the converted weights. missing: the rounds that a case lacks. Yields each case, its
-    round and the result, or why it failed; one that failed has no further rounds.
+    folder: for the converted weights. Yields each case, its round and the result, or why it failed;
+    one that failed has no further rounds.
     """
     workers, failed = dict[Case, Worker](), set[Case]()
     try:
         for number in range(rounds):
-            for case in [c for c in cases if number in missing(c) and c not in failed]:
+            for case in [c for c in cases if c not in failed]:
                 result: Row | str = "" if case in workers else convert(case, folder)
                 if not result:
                     if case not in workers:

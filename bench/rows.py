@@ -1,30 +1,26 @@
 """Files of results, one line of JSON for each: python bench/rows.py --results FILE
 
 The benchmarks append a row to the file as soon as it is measured, with the machine in it, so that
-one that is stopped loses only what it has not measured yet; some resume when they are started again
-(`Rows.kept`). As a command, appends the machine alone, and prints it; with --tables FILE ...,
-prints the rows of files as tables in Markdown.
+one that is stopped loses only what it has not measured yet. As a command, appends the machine
+alone, and prints it; with --tables FILE ..., prints the rows of files as tables in Markdown.
 """
 
 import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
-from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:  # what only reads rows does without torch
-    import torch
+import torch
+from timing import machine, print_machine
+
+import slimwhisper
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -37,27 +33,22 @@ def short_name(gpu: str) -> str:
 
 
 class Rows:
-    """Appends rows to a file, and finds those that are there; with no file, does nothing."""
+    """Makes rows, and appends them to a file if there is one."""
 
-    def __init__(self, path: Path | None, bench: str, device: "torch.device") -> None:
+    def __init__(self, path: Path | None, bench: str, device: torch.device) -> None:
         """bench: which one measured, such as "decode"."""
-        from timing import machine
-
         self._path = path
-        known = path is not None and path.exists() and commit() is not None
-        self._rows = read([path]) if path is not None and known else []
-        this_machine = machine(device)
-        gpu = str(this_machine.get("gpu", this_machine["processor"]))
+        here = machine(device)
+        gpu = str(here.get("gpu", here["processor"]))
         self.common = {
             "bench": bench,
             "device": short_name(gpu) if device.type == "cuda" else device.type,
-            "gpu": gpu,
             "cores": len(os.sched_getaffinity(0)),
-            "driver": this_machine.get("driver"),
-            "torch": this_machine["torch"],
+            "driver": None,
             "triton": installed("triton"),
-            "python": this_machine["python"],
             "commit": commit(),
+            **here,
+            "gpu": gpu,
         }
 
     def add(self, **values: Any) -> Row:
@@ -66,54 +57,27 @@ class Rows:
         """
         row = self.common | values
         if self._path is not None:
-            with self._path.open("a+b") as file:
-                if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                    file.write(b"\n")  # an earlier run was stopped within a line
-                file.write(json.dumps(row).encode() + b"\n")
-        self._rows.append(row)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
         return row
-
-    def kept(self, **case: Any) -> list[Row]:
-        """The rows of this case that were added, or are in the file and were measured on the same
-        machine, with the same versions and the same commit; none of the file where the commit is
-        not known.
-        """
-        same = self.common | case
-        return [row for row in self._rows if same.items() <= row.items()]
-
-
-def read(paths: Iterable[Path]) -> list[Row]:
-    """All rows, in order. A line cut off by the end of a run is left out, with a message."""
-    rows = []
-    for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                print(f"{path}, line {number} is no JSON, left out")
-    return rows
 
 
 @cache
 def commit() -> str | None:
-    """The commit of the slimwhisper that is measured, with a digest of what was changed since; else
-    $COMMIT; None if there is neither.
+    """The commit of the slimwhisper that is measured, with "-dirty" if files were changed since;
+    else $COMMIT; None if there is neither.
     """
-    spec = find_spec("slimwhisper")
-    assert spec is not None and spec.origin is not None
-    package = Path(spec.origin)
+    package = Path(slimwhisper.__file__)
 
-    def git(*words: str) -> bytes:
+    def git(*words: str) -> str:
         command = ["git", "-C", str(package.parent), *words]
-        return subprocess.run(command, capture_output=True, check=True).stdout
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", package.name)
-        changes = git("diff", "HEAD")
-        head = git("rev-parse", "--short=12", "HEAD").decode().strip()
+        return git("describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("COMMIT")
-    return head + (f"+{blake2b(changes, digest_size=4).hexdigest()}" if changes else "")
 
 
 def installed(package: str) -> str:
@@ -157,18 +121,6 @@ def listed(kind: Callable[[str], T], among: Iterable[T] | None = None) -> Callab
     return parse
 
 
-@contextmanager
-def stoppable(results: Path | None) -> Iterator[None]:
-    """What is measured within ends in a line at Ctrl-C or SIGTERM, with what it started."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        again = f"; to resume, start again with --results {results}" if results else ""
-        print(f"stopped{again}", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
 def add_results_flag(parser: argparse.ArgumentParser) -> None:
     """--results, the file that the rows are appended to."""
     parser.add_argument(
@@ -203,11 +155,9 @@ def main() -> None:
     add_results_flag(parser)
     args = parser.parse_args()
     if args.tables:
-        print(*tables(read(args.tables)), sep="\n\n")
+        lines = [line for path in args.tables for line in path.read_text("utf-8").splitlines()]
+        print(*tables(map(json.loads, lines)), sep="\n\n")
         return
-    import torch
-    from timing import machine, print_machine
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     Rows(args.results, "machine", device).add(machine=machine(device))
     print_machine(device)

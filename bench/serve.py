@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,32 @@ from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 ROUTE = "/v1/audio/transcriptions"
 
 
-def started(flags: Sequence[str]) -> "tuple[subprocess.Popen[bytes], str]":
-    """Start a server; returns it and its address once it is ready."""
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address and the process of a server, which ends with the block, also at SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "slimwhisper", "serve", "--port", str(port), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
-    while process.poll() is None:
-        try:
-            if httpx.get(f"{url}/health").status_code == 200:
-                return process, url
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the server did not start: run `slimwhisper serve` to see why")
+    try:
+        while not is_ready(url):
+            if process.poll() is not None:
+                raise SystemExit("the server did not start: run `slimwhisper serve` to see why")
+            time.sleep(0.1)
+        yield url, process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def is_ready(url: str) -> bool:
+    """Whether a server answers."""
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{url}/health").is_success
+    return False
 
 
 async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], list[float]]:
@@ -110,15 +121,15 @@ def main() -> None:
     args = parser.parse_args()
     results = sorted(p for p in args.folder.iterdir() if p.suffix in AUDIO_SUFFIXES)
     paths = results[:: max(len(results) // args.count, 1)][: args.count]
-    process, url = started(["--model", args.model, "--queue", str(2 * args.at_once)])
-    try:
+    flags = ["--model", args.model, "--queue", str(2 * args.at_once)]
+    with serving(*flags) as (url, process):
         asyncio.run(sent(url, paths[:2], 2))  # warm-up
         alone, one = measured(url, paths, 1)
-        parallel_seconds, many = measured(url, paths, args.at_once)
+        together, many = measured(url, paths, args.at_once)
         print(f"{len(paths)} recordings one by one: {one}")
         print(f"{args.at_once} at a time:          {many}")
         ratio = one["seconds"] / many["seconds"]
-        different = sum(a != b for a, b in zip(alone, parallel_seconds, strict=True))
+        different = sum(a != b for a, b in zip(alone, together, strict=True))
         print(f"{ratio:.2f} times as fast; texts that differ: {different}")
         before, during = held(process.pid), []
         for _ in range(0, args.requests, len(paths)):
@@ -126,9 +137,6 @@ def main() -> None:
             during.append(round(held(process.pid)["mb"]))
         after = held(process.pid)
         print(f"held before {args.requests} more requests: {before}, after: {after}")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        ended = process.wait(60)
     result = {
         "bench": "serve",
         "machine": machine(torch.device("cpu")),
@@ -142,7 +150,7 @@ def main() -> None:
         "before": before,
         "after": after,
         "mb_during": during,
-        "exit": ended,
+        "exit": process.returncode,
     }
     print(json.dumps(result))
 

@@ -5,6 +5,7 @@ them.
 """
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from slimwhisper.commands.convert import write_folder
 from slimwhisper.formats.load import load_checkpoint
-from tests.support.foreign import ct2_variables, save_ct2
+from tests.support.foreign import ct2_variables, save_ct2, tokens_of
 from tests.support.live import free_port
 from tests.support.paths import SAMPLES
 from tests.support.spoken import EXPECTED
@@ -38,29 +40,13 @@ def needs(*modules: str) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`digits` in faster-whisper's format, for programs that take nothing else."""
     needs("ctranslate2")
-    checkpoint = load_checkpoint("digits")
-    tokenizer = checkpoint.tokens.tokenizer()
-    tokens = [f"<{token}>" for token in range(checkpoint.dims.n_vocab)]
-    for token in range(tokenizer.eot):
-        tokens[token] = tokenizer.encoding.decode_single_token_bytes(token).decode("latin-1")
+    checkpoint, made = load_checkpoint("digits"), tmp_path_factory.mktemp("digits")
     state = {name: tensor.float() for name, tensor in checkpoint.state.items()}
-    made = save_ct2(
-        tmp_path_factory.mktemp("digits"), ct2_variables(checkpoint.dims, state), tokens
-    )
-    write_tokenizer(made)
+    save_ct2(made, ct2_variables(checkpoint.dims, state), tokens_of(checkpoint.dims))
+    (made / "hf").mkdir()
+    write_folder(checkpoint, made / "hf")
+    shutil.copy(made / "hf" / "tokenizer.json", made)
     return made
-
-
-def write_tokenizer(folder: Path) -> None:
-    """tokenizer.json, by our own converter."""
-    other = folder / "hf"
-    command = [sys.executable, "-m", "slimwhisper", "convert", "digits", str(other)]
-    subprocess.run(command, check=True, capture_output=True)
-    file = json.loads((other / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(file))
-    ids = {i: token for token, i in file["model"]["vocab"].items()}
-    ids |= {entry["id"]: entry["content"] for entry in file["added_tokens"]}
-    (folder / "vocabulary.json").write_text(json.dumps([ids[i] for i in range(len(ids))]))
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def ratios(bench: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[st
         make(engine=e, dtype=d, batch=b, **case): {0: numbers | {"hours_an_hour": speed}}
         for e, d, b, speed in rows
     }
-    found = summary.summaries(results)
+    found = summary.summaries(results, {})
     return {row["peer"]: (row["best"], row["ratios"][0]) for row in found if row["ratios"]}
 
 

@@ -6,23 +6,21 @@ and CMake; `_pywhispercpp.whisper_print_system_info()` says what it uses).
 """
 
 import ctypes
-import struct
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
-
-from torch import Tensor
-from whisper.audio import mel_filters
+from typing import Any
 
 from peer_engines.case import Audio, Case, Peer, Run, in_workers
 from slimwhisper.checkpoint.load import Checkpoint
 
-MAGIC = 0x67676D6C
-FLOAT32, FLOAT16 = 0, 1  # ggml's types of tensors
-# dtype: ggml's type of a file, and of its matrices
-TYPES = {"float16": (1, FLOAT16), "q8_0": (7, 8), "q5_0": (8, 6)}
-QUANTIZATION_VERSION = 2 * 1000  # added to the file's type
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.foreign import ggml_bytes, ggml_tensor, raw
+
+FLOAT16 = 1  # ggml's type of such a matrix
+# dtype: ggml's type of a file, with the version of quantization, and of its matrices
+TYPES = {"float16": (1, FLOAT16), "q8_0": (2007, 8), "q5_0": (2008, 6)}
 
 
 def whisper_cpp(case: Case, path: str) -> Run:
@@ -78,56 +76,25 @@ def load_libraries() -> None:
 
 
 def save_ggml(checkpoint: Checkpoint, path: Path, case: Case) -> None:
-    """What whisper.cpp reads: a header, filters, tokens, then the weights, matrices in the case's
-    dtype.
+    """What whisper.cpp reads: matrices in the case's dtype, convolutions in float16, the rest in
+    float32.
     """
-    from whisper.tokenizer import get_tokenizer
-
-    dims = checkpoint.dims
-    tokenizer = get_tokenizer(dims.is_multilingual, num_languages=dims.num_languages)
-    tokens = sorted(tokenizer.encoding._mergeable_ranks, key=tokenizer.encoding.encode_single_token)
-    filters = mel_filters("cpu", dims.n_mels).numpy()
     file_type, matrix_type = TYPES[case.dtype]
-    if matrix_type != FLOAT16:
-        file_type += QUANTIZATION_VERSION
-    numbers = (
-        *(dims.n_vocab, dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head),
-        *(dims.n_audio_layer, dims.n_text_ctx, dims.n_text_state, dims.n_text_head),
-        *(dims.n_text_layer, dims.n_mels, file_type),
-    )
     with path.open("wb") as file:
-        file.write(struct.pack("<12i", MAGIC, *numbers))
-        file.write(struct.pack("<2i", *filters.shape))
-        file.write(filters.astype("<f4").tobytes())
-        file.write(struct.pack("<i", len(tokens)))
-        for token in tokens:
-            file.write(struct.pack("<i", len(token)) + token)
+        file.write(ggml_bytes(checkpoint.dims, {}, file_type=file_type))  # all but the weights
         for name, tensor in checkpoint.state.items():
-            if not (name.endswith("key.bias") and not tensor.any()):
-                _write_weight(file, name, tensor, matrix_type)
+            if name.endswith("key.bias") and not tensor.any():
+                continue
+            if tensor.ndim == 1 or "positional_embedding" in name:
+                file.write(ggml_tensor(name, tensor.float()))
+            elif tensor.ndim == 3 or matrix_type == FLOAT16:
+                file.write(ggml_tensor(name, tensor.half()))
+            else:
+                from gguf import GGMLQuantizationType, quants
 
-
-def _write_weight(file: IO[bytes], name: str, tensor: Tensor, matrix_type: int) -> None:
-    """One weight: matrices in their type, convolutions in float16, the rest in float32;
-    convolution biases [n] as [n, 1].
-    """
-    data = tensor.squeeze().float().numpy()
-    if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
-        data = data.reshape(-1, 1)
-    if data.ndim < 2 or "positional_embedding" in name or name.endswith(".bias"):
-        kind = FLOAT32
-    else:
-        kind = matrix_type if data.ndim == 2 else FLOAT16
-    text = name.encode()
-    file.write(struct.pack("<3i", data.ndim, len(text), kind))
-    file.write(struct.pack(f"<{data.ndim}i", *reversed(data.shape)))
-    file.write(text)
-    if kind in (FLOAT32, FLOAT16):
-        file.write(data.astype("<f2" if kind == FLOAT16 else "<f4").tobytes())
-    else:
-        from gguf import GGMLQuantizationType, quants
-
-        file.write(quants.quantize(data, GGMLQuantizationType(kind)).tobytes())
+                numbers = quants.quantize(tensor.float().numpy(), GGMLQuantizationType(matrix_type))
+                file.write(ggml_tensor(name, tensor, matrix_type).removesuffix(raw(tensor)))
+                file.write(numbers.tobytes())
 
 
 COMMON = (("pywhispercpp", "gguf"), ("pywhispercpp",), "ggml-{dtype}.bin", save_ggml)
