@@ -152,13 +152,10 @@ def main() -> None:
 def lines(times: Times, names: list[str], loads: list[tuple[str, int]]) -> Iterator[list[str]]:
     """Of the table: medians of the rounds, and how many times those of the first load they are."""
     for name in names:
-        first = statistics.median(times[name, loads[0][0]])
-        cells = [times[name, load] for load, _ in loads]
-        ratios = [f": {statistics.median(cell) / first:.2f} times" for cell in cells]
-        yield [
-            name,
-            *(spread(c) + r * (i > 0) for i, (c, r) in enumerate(zip(cells, ratios, strict=True))),
-        ]
+        first, *others = (times[name, load] for load, _ in loads)
+        idle = statistics.median(first)
+        slower = (f"{spread(s)}: {statistics.median(s) / idle:.2f} times" for s in others)
+        yield [name, spread(first), *slower]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ Prints a line for each round; with --results, appends it to a file at once.
 """
 
 import argparse
+from itertools import product
 from typing import Any
 
 import torch
@@ -40,15 +41,13 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[64, 256] if gpu else [2])
     parser.add_argument("--windows", type=int, default=1024 if gpu else 3)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--serially", action="store_true", help="a round more, on a GPU")
     parser.add_argument("--tokens", type=int, help="of a text [100, or 20 of a clip]")
     args = parser.parse_args()
     rows = Rows(args.results, "end to end", torch.device(args.device))
     for model, case in models(args):
-        for slots in args.slots:
-            for workload in args.workloads:
-                measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
+        for slots, workload in product(args.slots, WORKLOADS):
+            measure(model, {**case, "batch": slots, "workload": workload}, args, rows)
 
 
 def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: Rows) -> None:

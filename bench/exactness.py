@@ -33,7 +33,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--conditions", nargs="+", type=float, default=CONDITIONS)
-    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS, help="cross+self")
     arguments = parser.parse_args()
     guard.MARGIN = float("inf")  # measure what the guard would reject
     guard.fits_dtype = lambda *_: True
@@ -50,7 +49,7 @@ def main() -> None:
             true = [whisper_logits(wide, t, f.double()) for t, f in pairs]
             whisper_error = errors([whisper_logits(plain, t, f) for t, f in pairs], true)[0]
             row = {"condition": condition, "dtype": name, "whisper": whisper_error}
-            for forms in arguments.forms:
+            for forms in FORMS:
                 cross, text = forms.split("+")
                 checkpoint = Checkpoint("random", dims, state)
                 model = Model(checkpoint, CPU, dtype, (cross, text), guard.guarded_plan)

@@ -96,22 +96,23 @@ def compare_trained(args: argparse.Namespace, rows: Rows) -> int:
 def compare_overlap(shape: str, args: argparse.Namespace, rows: Rows) -> int:
     """How many texts differ."""
     model = load(shape, args.forms[0], args)
+    slots = 64 if model.device.type == "cuda" else 2
     mel = torch.randn(8, model.dims.n_mels, 3000)
 
     def texts(overlap: bool) -> Tensor:
-        engine = full_engine(model, args.slots, 1)
+        engine = full_engine(model, slots, 1)
         engine.runner.encoder = AsyncEncoder(model, engine.encode_batch)  # it has not encoded yet
         for number in range(args.steps):
             if overlap and number % 8 == 0:
                 engine.runner.encoder.begin((), list(mel[: 1 + number // 8 % 8]), number % 16 > 0)
             engine.step()
         synchronize(model.device)  # the steps have a stream of their own
-        return engine.group_runners[0].state.texts.sampled[: args.slots].cpu()
+        return engine.group_runners[0].state.texts.sampled[:slots].cpu()
 
     differ = int((texts(False) != texts(True)).any(dim=1).sum())
-    case = {"model": shape, **preset_of(args.forms[0]), "dtype": args.dtype, "batch": args.slots}
+    case = {"model": shape, **preset_of(args.forms[0]), "dtype": args.dtype, "batch": slots}
     rows.add(**case, what="overlap", count=differ, steps=args.steps)
-    print(f"{shape}: {differ} of {args.slots} texts differ beside the encoder")
+    print(f"{shape}: {differ} of {slots} texts differ beside the encoder")
     return differ
 
 
@@ -119,7 +120,6 @@ def main() -> None:
     parser, gpu = make_parser(__doc__, ["tiny"], "slim", "baseline"), torch.cuda.is_available()
     parser.add_argument("--windows", type=int, default=4, help="for random")
     parser.add_argument("--tokens", type=int, default=32, help="of a text, for random")
-    parser.add_argument("--slots", type=int, default=64 if gpu else 2, help="for overlap")
     parser.add_argument("--steps", type=int, default=160 if gpu else 8, help="for overlap")
     args = parser.parse_args()
     rows = Rows(args.results, "exactness", torch.device(args.device))

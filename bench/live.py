@@ -23,7 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from live_streams import RATE, Shown, Word, play_all, score
 from numpy.typing import NDArray
 from rows import Row, Rows, add_results_flag, listed, spread
 from rows import table as markdown
-from serve import ROUTE, held, metrics, serving
+from serve import ROUTE, grown, held, metrics, serving
 from timing import children, print_machine
 
 import slimwhisper
@@ -47,6 +47,7 @@ from slimwhisper.research.comparison import words_of
 from slimwhisper.voice_activity import FRAME
 
 Sound = NDArray[np.float32]  # [n], 16 kHz
+Talk = tuple[Sound, list[Word]]
 PAUSE = np.zeros(RATE, np.float32)  # after each recording
 STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
@@ -127,26 +128,19 @@ def policy(args: argparse.Namespace) -> None:
     print(json.dumps({"seconds": len(sound) / RATE} | result))
 
 
-def measure(
-    url: str, pid: int, talks: list[Sound], words: list[list[Word]], streams: int, language: str
-) -> dict[str, Any]:
+def measure(url: str, pid: int, talks: list[Talk], streams: int, language: str) -> Row:
     """One row, of a number of streams at once."""
-    chosen = [talks[i % len(talks)] for i in range(streams)]
+    chosen = list(islice(cycle(talks), streams))
     before, cpu, mine, since = metrics(url), cpu_seconds(pid), time.process_time(), time.monotonic()
-    websocket = "ws" + url.removeprefix("http")
-    played = asyncio.run(play_all(websocket, chosen, min(streams, SPREAD), language))
-    spent, after = time.monotonic() - since, metrics(url)
-    heard = [[*each.utterances.values()] for each in played]
-    pairs = [(words[i % len(talks)], shown) for i, shown in enumerate(heard)]
-
-    def grown(name: str) -> float:
-        return after.get(name, 0) - before.get(name, 0)
-
+    websocket, sounds = "ws" + url.removeprefix("http"), [sound for sound, _ in chosen]
+    played = asyncio.run(play_all(websocket, sounds, min(streams, SPREAD), language))
+    spent, counts = time.monotonic() - since, grown(url, before)
+    shown = ([*each.utterances.values()] for each in played)
     return {
         "streams": streams,
-        **score(pairs),
-        "updates": grown("slimwhisper_updates_total") / spent,
-        "merged": round(grown("slimwhisper_merged_updates_total")),
+        **score(zip((words for _, words in chosen), shown, strict=True)),
+        "updates": counts["slimwhisper_updates_total"] / spent,
+        "merged": round(counts["slimwhisper_merged_updates_total"]),
         "server_cpu": (cpu_seconds(pid) - cpu) / spent,
         "server_mb": held(pid)["mb"],
         "client_cpu": (time.process_time() - mine) / spent,
@@ -183,15 +177,15 @@ def run(args: argparse.Namespace) -> None:
     rows, found, most = Rows(args.results, "live", device), list[Row](), max(args.streams)
     expected = STARTING + args.rounds * len(args.streams) * (args.seconds + SPREAD)
     print(f"about {expected / 60:.0f} minutes", file=sys.stderr)
-    talks = joined(args.folder, min(most, DIFFERENT), args.seconds)
+    sounds = joined(args.folder, min(most, DIFFERENT), args.seconds)
     flags = ["--model", args.model, "--streams", str(most + 1), "--no-page"]
     flags += ["--update", str(args.update), *args.flags]
     flags += ["--live-window", str(args.window)] if args.window else []
     with serving(*flags) as (url, server):
-        words = [offline(url, talk, args.language) for talk in talks]
-        measure(url, server.pid, [talks[0][: 3 * RATE]], words, 1, args.language)  # warm-up
+        talks = [(sound, offline(url, sound, args.language)) for sound in sounds]
+        measure(url, server.pid, [(sounds[0][: 3 * RATE], [])], 1, args.language)  # warm-up
         for number, streams in product(range(args.rounds), args.streams):
-            row = measure(url, server.pid, talks[:streams], words, streams, args.language)
+            row = measure(url, server.pid, talks, streams, args.language)
             found.append(rows.add(**case, round=number, **row))
             print(table([found[-1:]]).splitlines()[-1], flush=True)
     print_machine(device)

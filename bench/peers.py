@@ -136,28 +136,18 @@ def cases_of(args: argparse.Namespace) -> Iterator[Case]:
         if dtype in (args.dtypes or GROUPS)
         and (args.beams == 1 or PEERS[engine].beams)
         # with whole windows, short ones change nothing
-        and not (PEERS[engine].short_window and args.seconds in (None, LONGEST))
+        and not ("audio_window" in PEERS[engine].options and args.seconds in (None, LONGEST))
     ]
     groups, jobs = dict.fromkeys(GROUPS.values()), args.jobs or [None]
+    audio = "\n".join(args.folder) if args.model else None
     for model in [args.model] if args.model else args.shapes:
         for job, group, batch, (engine, dtype) in product(jobs, groups, args.batches, kinds):
             if GROUPS[dtype] == group and fits(engine, job, batch, args.batches):
-                noise = factor * max(batch, FEWEST), LONGEST
-                files, longest = JOBS[job] if job else noise
-                yield Case(
-                    model=model,
-                    engine=engine,
-                    dtype=dtype,
-                    batch=batch,
-                    files=min(args.files, files),
-                    tokens=None if args.model else args.tokens,
-                    threads=args.threads,
-                    audio="\n".join(args.folder) if args.model else None,
-                    device=args.device,
-                    seconds=min(args.seconds or longest, longest),
-                    job=job,
-                    beams=args.beams,
-                )
+                files, longest = JOBS[job] if job else (factor * max(batch, FEWEST), LONGEST)
+                files, seconds = min(args.files, files), min(args.seconds or longest, longest)
+                tokens = None if args.model else args.tokens
+                what = (model, engine, dtype, batch, files, tokens, args.threads, audio)
+                yield Case(*what, args.device, seconds, job, args.beams)
 
 
 def fits(engine: str, job: str | None, batch: int, batches: list[int]) -> bool:

@@ -93,16 +93,11 @@ def take_turns(
 
 
 def free_share(device: str) -> float:
-    """Of the device's memory; on a CPU 1 where that is not known (Linux)."""
-    if device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        return free / total
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
+    """Of a GPU's memory; on a CPU 1."""
+    if device == "cpu":
         return 1.0
-    sizes = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
-    return sizes["MemAvailable"] / sizes["MemTotal"]
+    free, total = torch.cuda.mem_get_info()
+    return free / total
 
 
 def convert(case: Case, folder: Path) -> str:
@@ -187,8 +182,7 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
         audio, start = inputs(case, folder)
         run = peer.load(case, str(folder / file_of(peer, case)), **peer.options)
         memory, first = Memory(torch.device(case.device)), 0.0
-        # compiled code is for one shape, and there after the second call
-        for _ in range(3 if peer.compiles else 2):  # the last counts
+        for _ in range(2):  # the last counts
             since = time.perf_counter()
             list(run(start))
             first = time.perf_counter() - since
@@ -235,4 +229,4 @@ def inputs(case: Case, folder: Path) -> tuple[list[Any], list[Any]]:
         loaded = map(load_audio, sources_of(case.audio))
         short = [audio for audio in loaded if len(audio) <= SECONDS * 16_000]
         audio = (short * (1 + case.files // len(short)))[: case.files]
-    return audio, audio[: case.batch if PEERS[case.engine].compiles else 1]
+    return audio, audio[:1]

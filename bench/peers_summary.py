@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 
 from peer_engines import OURS, PEERS, name_of
 from peer_engines.case import Case
@@ -60,7 +61,10 @@ def best_other(ours: Case, results: Results) -> Case | None:
         if not case.engine.startswith(OURS)
         and rounds
         and compared(case, ours)
-        and all(abs(n - (case.tokens or n)) <= 1 for n in counts(rounds))
+        and all(
+            abs(row[count] - (case.tokens or row[count])) <= 1
+            for row, count in product(rounds.values(), ("fewest_tokens", "most_tokens"))
+        )
     ]
     return max(others, key=lambda case: speed(case, results), default=None)
 
@@ -72,11 +76,6 @@ def compared(theirs: Case, ours: Case) -> bool:
         return False
     fewer = theirs.batch < ours.batch and not PEERS[theirs.engine].batches
     return theirs.batch == ours.batch or fewer or ours.job is not None
-
-
-def counts(rounds: Mapping[int, Row]) -> list[int]:
-    """The fewest and the most tokens of a file."""
-    return [r[n] for r in rounds.values() for n in ("fewest_tokens", "most_tokens")]
 
 
 def reference(case: Case, results: Results) -> Row:

@@ -11,7 +11,7 @@ import os
 import re
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -106,15 +106,16 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
     return middle if len(values) == 1 else f"{middle} ({ends[0]} to {ends[1]})"
 
 
-def listed(kind: Callable[[str], T], among: Iterable[T] | None = None) -> Callable[[str], list[T]]:
+def listed(
+    kind: Callable[[str], T], among: Collection[T] | None = None
+) -> Callable[[str], list[T]]:
     """The type of a flag that takes several values with commas between."""
 
     def parse(text: str) -> list[T]:
         values = [kind(part.strip()) for part in text.split(",")]
-        known = None if among is None else list(among)
         for value in values:
-            if known is not None and value not in known:
-                names = ", ".join(map(str, known))
+            if among is not None and value not in among:
+                names = ", ".join(map(str, among))
                 raise argparse.ArgumentTypeError(f"{value} is not one of {names}")
         return list(dict.fromkeys(values))
 

@@ -24,7 +24,7 @@ import httpx
 import numpy as np
 import torch
 from prometheus_client.parser import text_string_to_metric_families
-from timing import children, machine, resident_bytes
+from timing import children, machine
 
 from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
 
@@ -62,15 +62,13 @@ def is_ready(url: str) -> bool:
 async def sent(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], list[float]]:
     """The texts, and each request's seconds, with `at_once` requests in flight."""
     gate = asyncio.Semaphore(at_once)
-    limits = httpx.Limits(max_connections=at_once)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits()) as client:
 
         async def one(path: Path) -> tuple[str, float]:
             async with gate:
                 since = time.perf_counter()
                 files = {"file": (path.name, path.read_bytes())}
-                response = await client.post(ROUTE, files=files)
-                response.raise_for_status()
+                response = (await client.post(ROUTE, files=files)).raise_for_status()
                 return response.json()["text"], time.perf_counter() - since
 
         pairs = await asyncio.gather(*map(one, paths))
@@ -83,10 +81,16 @@ def metrics(url: str) -> dict[str, float]:
     return {s.name: s.value for family in families for s in family.samples if not s.labels}
 
 
+def grown(url: str, before: dict[str, float]) -> dict[str, float]:
+    """By how much the server's metrics have grown."""
+    return {name: value - before.get(name, 0.0) for name, value in metrics(url).items()}
+
+
 def held(pid: int) -> dict[str, float]:
     """What a process uses: MB of memory, open files, child processes (Linux)."""
+    resident = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]
     return {
-        "mb": resident_bytes(pid) / 2**20,
+        "mb": int(resident) / 1024,
         "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
         "children": len(children(pid)),
     }
@@ -96,14 +100,12 @@ def measured(url: str, paths: Sequence[Path], at_once: int) -> tuple[list[str], 
     """The texts, and the speed, latencies and batch fill of one pass."""
     before, since = metrics(url), time.perf_counter()
     texts, waits = asyncio.run(sent(url, paths, at_once))
-    spent, after = time.perf_counter() - since, metrics(url)
-    audio = after["slimwhisper_audio_seconds_total"] - before["slimwhisper_audio_seconds_total"]
-    steps = after["slimwhisper_steps_total"] - before["slimwhisper_steps_total"]
-    filled = after["slimwhisper_filled_slots_total"] - before["slimwhisper_filled_slots_total"]
+    spent, counts = time.perf_counter() - since, grown(url, before)
+    steps, filled = (counts[f"slimwhisper_{name}_total"] for name in ("steps", "filled_slots"))
     return texts, {
         "at_once": at_once,
         "seconds": round(spent, 2),
-        "times_real": round(audio / spent, 1),
+        "times_real": round(counts["slimwhisper_audio_seconds_total"] / spent, 1),
         "median_wait": round(statistics.median(waits), 3),
         "p95_wait": round(float(np.quantile(waits, 0.95)), 3),
         "longest_wait": round(max(waits), 3),

@@ -2,11 +2,11 @@
 
 import platform
 import re
-import shutil
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -62,12 +62,6 @@ def copy_rate(device: torch.device) -> float:
     return 2 * count / spent
 
 
-def resident_bytes(pid: int) -> int:
-    """The memory that a process has now (Linux)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-
 def children(pid: int) -> list[int]:
     """The processes that a process has started and that run (Linux)."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
@@ -108,8 +102,7 @@ def _processor() -> str:
 
 def _driver() -> str:
     """NVIDIA's driver, such as "570.86.15"; "" where nvidia-smi does not say."""
-    if shutil.which("nvidia-smi") is None:
-        return ""
     args = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    versions = subprocess.run(args, capture_output=True, text=True).stdout.split()
-    return versions[0] if versions else ""
+    with suppress(OSError):
+        return subprocess.run(args, capture_output=True, text=True).stdout.partition("\n")[0]
+    return ""

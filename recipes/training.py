@@ -1,5 +1,6 @@
 """The loop of all trainings here: batches, losses, optimizers, and a run that can be resumed."""
 
+import argparse
 import math
 import time
 from collections import Counter
@@ -18,6 +19,16 @@ KEEP_EVERY = 250  # steps
 
 Model = TypeVar("Model", bound=nn.Module)
 Batch = TypeVar("Batch")
+
+
+def make_parser(doc: str, steps: int, rate: float) -> argparse.ArgumentParser:
+    """The flags of a training with these defaults; doc: of its module."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=steps, help="[%(default)s]")
+    parser.add_argument("--rate", type=float, default=rate, help="the learning rate [%(default)s]")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    return parser
 
 
 def save(content: Mapping[str, Any], path: Path) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from recipes.digits.catalogue import WORDS
 from recipes.digits.sequences import SpokenDigit, segments, spelled
-from recipes.digits.voices import RATE, Samples, speak, trimmed
+from recipes.digits.voices import RATE, WORDS, Samples, speak, trimmed
 
 HERE = Path(__file__).parent
 MAN, WOMAN, BRITON, GIRL = "rms", "en-us+Alicia", "en-gb+m6", "en-us+f4"

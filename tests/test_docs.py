@@ -16,7 +16,7 @@ import yaml
 from openai import OpenAI
 
 import slimwhisper
-from recipes.digits.catalogue import WORDS
+from recipes.digits.voices import WORDS
 from slimwhisper.api import SlimWhisper
 from slimwhisper.app.page.files import page_folder
 from slimwhisper.cli import build_parser

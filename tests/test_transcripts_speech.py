@@ -9,7 +9,7 @@ import pytest
 import whisper
 
 import slimwhisper
-from recipes.digits.catalogue import SPEAKERS
+from recipes.digits.voices import SPEAKERS
 from tests.support.parity import differences, transcribe_each, whisper_transcribe
 from tests.support.spoken import EXPECTED, LONG, SAMPLES, WORDS, joined, sequence, single_words
 

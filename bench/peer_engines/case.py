@@ -62,9 +62,7 @@ class Peer:
     by_torch: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)  # of this variant
     environment: Mapping[str, str] = field(default_factory=dict)  # of its process
-    compiles: bool = False  # when it first sees a shape
     least_batch: int = 1
-    short_window: bool = False  # encodes less than 30 s of a short file: its texts may differ
     jobs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # that it does: with batches
 
 

@@ -1,4 +1,4 @@
-"""transformers, as it is and compiled, for `peers.py`."""
+"""transformers, for `peers.py`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +10,7 @@ from peer_engines.case import Audio, Case, Peer, Run, tokens_decoder
 from peer_engines.weights import drop_broken_torchaudio, save_hugging_face
 
 
-def transformers(case: Case, path: str, static: bool = False) -> Run:
-    """static: with a cache of fixed size, and compiled by torch."""
+def transformers(case: Case, path: str) -> Run:
     drop_broken_torchaudio()
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
     from transformers.utils import logging
@@ -28,11 +27,6 @@ def transformers(case: Case, path: str, static: bool = False) -> Run:
         options |= {"language": "en", "task": "transcribe"}
     if case.tokens:
         options["max_new_tokens"] = case.tokens
-    if static:
-        options["cache_implementation"] = "static"
-        model.forward = torch.compile(model.forward)
-        encoder = model.model.encoder
-        encoder.forward = torch.compile(encoder.forward)
     decode = tokens_decoder(Path(path) / "tokenizer.json")
 
     def run(audio: list[Audio]) -> Iterator[tuple[str, int]]:
@@ -49,16 +43,9 @@ def transformers(case: Case, path: str, static: bool = False) -> Run:
     return run
 
 
-BOTH = ("float32", "bfloat16")
-
-
-def variant(dtypes: dict[str, tuple[str, ...]], **fields: Any) -> Peer:
-    packages = ("transformers",)
-    common = (packages, packages, "hugging_face", save_hugging_face, transformers)
-    return Peer(*common, dtypes, **fields)
-
-
 PEERS = {
-    "transformers": variant({"cpu": BOTH, "cuda": ("float16",)}),
-    "transformers-static": variant({"cpu": BOTH}, options={"static": True}, compiles=True),
+    "transformers": Peer(
+        *(("transformers",), ("transformers",), "hugging_face", save_hugging_face, transformers),
+        {"cpu": ("float32", "bfloat16"), "cuda": ("float16",)},
+    )
 }

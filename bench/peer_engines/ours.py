@@ -65,6 +65,5 @@ PEERS = {
     "slimwhisper-auto": Peer(
         *(("slimwhisper",), (), "openai.pt", save_openai, slimwhisper_slim, OUR_DTYPES),
         options={"audio_window": "auto"},
-        short_window=True,
     ),
 }

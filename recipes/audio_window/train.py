@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,17 +24,18 @@ import whisper
 from numpy.random import Generator
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from whisper.model import Whisper
 
 import slimwhisper
 from recipes.digits.model import encode, last_states
 from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
-from recipes.training import fit, save
+from recipes.training import fit, make_parser, save
 from slimwhisper import SlimWhisper
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
-from slimwhisper.audio_formats.names import AUDIO_SUFFIXES
+from slimwhisper.research.comparison import find_recordings
 from slimwhisper.types import SAMPLE_RATE
 
 SECONDS = 30  # of a whole window
@@ -53,25 +55,24 @@ Batch = dict[str, Tensor]
 load = lru_cache(maxsize=64)(slimwhisper.load_audio)
 
 
-def random_seconds(rng: Generator) -> int:
-    """The length of a batch's windows, from 1 to 30 s, more often short than long."""
-    if rng.random() < WHOLE:
-        return SECONDS
-    return int(np.exp(rng.uniform(0, np.log(SECONDS))))
-
-
-def random_length(rng: Generator, seconds: int) -> float:
-    """How much of a window of `seconds` holds audio: all, or up to a second less."""
-    return seconds - (rng.uniform(0, 1) if rng.random() < 0.7 else 0.0)
+def random_lengths(rng: Generator, larger: int) -> tuple[int, list[float]]:
+    """The length of a batch's windows in seconds, from 1 to 30, more often short than long; and how
+    much of each holds audio: all, or up to a second less. larger: times the usual number.
+    """
+    short = rng.random() >= WHOLE
+    seconds = int(np.exp(rng.uniform(0, np.log(SECONDS)))) if short else SECONDS
+    windows = larger * int(np.clip(TOGETHER // seconds, 1, MOST))
+    part = rng.random(windows) < 0.7
+    return seconds, (seconds - part * rng.uniform(0, 1, windows)).tolist()
 
 
 def batch_of(mels: Sequence[Tensor], seconds: int, texts: Sequence[list[int]]) -> Batch:
     """Spectrograms [n_mels, 3000] of `seconds` of audio, and token ids of texts."""
-    longest = max(map(len, texts))
-    tokens = [[*text, *text[-1:] * (longest - len(text))] for text in texts]
-    counted = torch.arange(longest) < torch.tensor([len(text) for text in texts])[:, None]
-    mel, ids = torch.stack(list(mels)), torch.tensor(tokens)
-    return {"mel": mel, "short": mel[..., : 100 * seconds], "tokens": ids, "counted": counted}
+    lengths = torch.tensor([len(text) for text in texts])
+    tokens = pad_sequence([torch.tensor(text) for text in texts], True)
+    counted = torch.arange(tokens.shape[1]) < lengths[:, None]
+    mel = torch.stack(list(mels))
+    return {"mel": mel, "short": mel[..., : 100 * seconds], "tokens": tokens, "counted": counted}
 
 
 def states_of(model: Whisper, tokens: Tensor, audio: Tensor) -> Tensor:
@@ -161,22 +162,8 @@ def learn(
     def losses_of(batch: Batch) -> dict[str, Tensor]:
         return losses(student, teacher, {k: v.to(teacher.device) for k, v in batch.items()})
 
-    return fit(
-        student,
-        [optimizer],
-        losses_of,
-        make,
-        steps,
-        state,
-        warm_up=50,
-        share=0.005,
-        workers=workers,
-    )
-
-
-def count(seconds: int, larger: int) -> int:
-    """How many windows of `seconds` make a batch."""
-    return larger * int(np.clip(TOGETHER // seconds, 1, MOST))
+    more: dict[str, Any] = {"warm_up": 50, "share": 0.005, "workers": workers}
+    return fit(student, [optimizer], losses_of, make, steps, state, **more)
 
 
 def model_batch(
@@ -186,10 +173,9 @@ def model_batch(
 
     larger: how many times the usual number of windows.
     """
-    seconds, mels = random_seconds(rng), []
-    for _ in range(count(seconds, larger)):
+    (seconds, lengths), mels = random_lengths(rng, larger), []
+    for length in (round(SAMPLE_RATE * heard) for heard in lengths):
         audio = load(recordings[int(rng.integers(len(recordings)))])
-        length = round(random_length(rng, seconds) * SAMPLE_RATE)
         start = int(rng.integers(max(len(audio) - length, 0) + 1))
         piece = ArraySamples(audio[start : start + length])
         spectrogram = Spectrogram(piece, model.dims.n_mels)
@@ -205,37 +191,30 @@ def model_batch(
 def digits_batch(composer: Composer, rng: Generator, larger: int = 1) -> Batch:
     """The same of the windows, and with the answers, that `digits` was trained on."""
     ids = [*TOKEN_IDS, PLACEHOLDER]
-    seconds, mels, texts = random_seconds(rng), [], []
-    for _ in range(count(seconds, larger)):
-        length = max(random_length(rng, seconds), SHORTEST)
-        window = composer.window(rng, length, anywhere=False)
-        mels.append(torch.nn.functional.pad(window.mel, (0, 3000 - window.mel.shape[1])))
+    (seconds, lengths), mels, texts = random_lengths(rng, larger), [], []
+    for length in lengths:
+        window = composer.window(rng, max(length, SHORTEST), anywhere=False)
+        mels.append(F.pad(window.mel, (0, 3000 - window.mel.shape[1])))
         texts.append([ids[token] for token in composer.reply(rng, window).tokens])
     return batch_of(mels, seconds, texts)
 
 
 def batches(args: argparse.Namespace) -> Callable[[Generator], Batch]:
-    """What makes a random batch of what AUDIO has. Raises SystemExit if it has no recordings."""
+    """What makes a random batch of what AUDIO has. Raises AudioError if it has no recordings."""
     if args.audio.suffix == ".pt":
         composer = Composer(Bank.load(args.audio))
         return lambda rng: digits_batch(composer, rng, args.larger)
-    found = sorted(p for p in args.audio.rglob("*") if p.suffix.lower() in AUDIO_SUFFIXES)
-    if not found:
-        raise SystemExit(f"{args.audio}: no recordings; give a folder of audio files")
+    found = [recording.path for recording in find_recordings([str(args.audio)])]
     model = slimwhisper.load_model(args.checkpoint, args.device, audio_window="full")
     return lambda rng: model_batch(model, found, rng, args.larger)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = make_parser(__doc__, steps=2000, rate=1e-5)
     parser.add_argument("checkpoint", type=Path, help="in OpenAI's format")
     parser.add_argument("audio", type=Path, help="folder of recordings, or a words.pt")
     parser.add_argument("out", type=Path, help="file to write")
-    parser.add_argument("--steps", type=int, default=2000, help="[2000]")
-    parser.add_argument("--rate", type=float, default=1e-5, help="the learning rate [0.00001]")
     parser.add_argument("--share", type=float, default=0.75, help="of new weights [0.75]")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=0, help="processes that make the windows")
     parser.add_argument("--larger", type=int, default=1, help="times the windows in a batch [1]")
     args = parser.parse_args()

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from torch import Tensor
-from whisper.audio import HOP_LENGTH, N_FFT, mel_filters
 
-from recipes.digits.catalogue import WORDS
 from recipes.digits.noise import background, coloration, faster, reverberated, tilted, worn
-from recipes.digits.voices import RATE, Bank, Samples
+from recipes.digits.voices import RATE, WORDS, Bank, Samples
+from slimwhisper.audio.mel import HALF, log_mel
+from slimwhisper.types import HOP_SAMPLES
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
@@ -154,7 +154,6 @@ class Composer:
             self.weights[some] *= share / max(self.weights[some].sum(), 1.0)
         self.weights /= self.weights.sum()
         self.digits = bank.digits.numpy()
-        self.filters = mel_filters("cpu", 80)
 
     def _voice(self, rng: Generator) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         """The words [n] of a random voice, as indices into the bank."""
@@ -166,8 +165,7 @@ class Composer:
         """
         content = seconds if rng.random() < 0.6 else rng.uniform(0.15, 1.0) * seconds
         start = not anywhere or seconds == 30 or rng.random() < 0.3
-        offset = 0.0 if start else rng.uniform(0, 30 - seconds)
-        offset = round(offset * 10) / 10
+        offset = 0.0 if start else round(rng.uniform(0, 30 - seconds), 1)
         quiet = rng.random() < 0.06
         words, audio = list[SpokenDigit](), np.zeros(round(content * RATE), np.float32)
         if not quiet:
@@ -227,14 +225,9 @@ class Composer:
         Its floor depends on the recording's loudest point, which may be outside the window. What
         follows a recording's end is 0 in `transcribe` and silence in `decode`.
         """
-        x = torch.from_numpy(audio)
-        silent = rng.random() < 0.25
-        if silent:
-            x = torch.nn.functional.pad(x, (0, frames * HOP_LENGTH - len(x)))
-        spectrum = torch.stft(
-            x, N_FFT, HOP_LENGTH, window=torch.hann_window(N_FFT), return_complex=True
-        )[:, :-1]
-        log = (self.filters @ spectrum.abs().square()).clamp(min=1e-10).log10()
+        if rng.random() < 0.25:
+            audio = np.pad(audio, (0, frames * HOP_SAMPLES - len(audio)))
+        log = log_mel(np.pad(audio, HALF, "reflect"), 80)[:, :-1]
         if rng.random() < 0.7:  # the response of a microphone and a vocal tract
             log = log + torch.from_numpy(coloration(rng))[:, None]
         louder = rng.uniform(0, 4 if quiet else 1) if rng.random() < 0.3 else 0.0

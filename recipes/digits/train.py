@@ -6,7 +6,7 @@ then digits.state. README.md has the data, the times and the results.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from recipes.digits.model import Student, dimensions, disturbed
-from recipes.digits.sequences import IGNORED, SOT, Composer, Reply, Window
+from recipes.digits.sequences import IGNORED, SOT, Composer, Window
 from recipes.digits.voices import Bank, make_bank
 from recipes.training import fit, save
 
@@ -71,29 +71,21 @@ def decoder_batch(
 ) -> Batch:
     """Replies to NEW new windows and to earlier ones, each with a new prompt.
 
-    As `padded`, and audio [REPLIES, 1500, width] bfloat16.
+    tokens [B, T], targets [B, T], spans [B, T, 2], padded to the longest, and the encoder's output,
+    audio [REPLIES, 1500, width] bfloat16.
     """
     rng = np.random.default_rng((seed, 1, step))
     last = REPLIES + step * NEW
     earlier = rng.integers(max(last - KEPT, 0), last, REPLIES - NEW)
     drawn = [encoded(int(i)) for i in (*range(last - NEW, last), *earlier)]
-    batch = padded([composer.reply(rng, window) for window, _ in drawn])
+    replies, padding = [composer.reply(rng, window) for window, _ in drawn], (SOT, IGNORED, 0)
+    batch = {
+        name: pad_sequence([torch.tensor(getattr(reply, name)) for reply in replies], True, value)
+        for name, value in zip(("tokens", "targets", "spans"), padding, strict=True)
+    }
     generator = torch.Generator().manual_seed(seed + step)
     batch["tokens"] = disturbed(batch["tokens"], batch["targets"], DISTURBED, generator)
     return {**batch, "audio": torch.stack([audio for _, audio in drawn])}
-
-
-def padded(replies: Sequence[Reply]) -> Batch:
-    """tokens [B, T], targets [B, T], spans [B, T, 2] of replies, padded to the longest."""
-
-    def rows(sequences: Iterable[object], value: int) -> Tensor:
-        return pad_sequence([torch.tensor(row) for row in sequences], True, value)
-
-    return {
-        "tokens": rows((r.tokens for r in replies), SOT),
-        "targets": rows((r.targets for r in replies), IGNORED),
-        "spans": rows((r.spans for r in replies), 0),
-    }
 
 
 def make_optimizers(student: Student, rate: float) -> list[torch.optim.Optimizer]:

@@ -9,21 +9,26 @@ import random
 import re
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 import soxr
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.digits.catalogue import CATALOGUE, SPEAKERS, SPELLED, WORDS
+from slimwhisper.audio.load import load_audio
 
+CATALOGUE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text())
+SPELLED = {language: words.split() for language, words in CATALOGUE["spelled"].items()}
+WORDS = tuple(SPELLED["en"])
+SPEAKERS = tuple(CATALOGUE["speakers"])
 RATE = 16_000
 TEST_INDICES = range(5)  # FSDD's own test recordings of each digit and speaker
 
@@ -70,22 +75,15 @@ def trimmed(x: Samples) -> Samples:
     return x[max(int(loud[0]) - 1, 0) * step : (int(loud[-1]) + 1) * step]
 
 
-def read(path: Path) -> Samples:
-    """An audio file's first channel [n] at 16 kHz."""
-    x, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    return x[:, 0] if rate == RATE else np.asarray(soxr.resample(x[:, 0], rate, RATE))
-
-
 def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
     """(file, digit, speaker, index) of each recording of the Free Spoken Digit Dataset.
 
     Raises SystemExit if the folder has none.
     """
-    recordings = []
-    for path in sorted(folder.glob("*.wav")):
-        match = re.fullmatch(r"(\d)_([a-z]+)_(\d+)", path.stem)
-        if match:
-            recordings.append((path, int(match[1]), match[2], int(match[3])))
+    found = (
+        (p, re.fullmatch(r"(\d)_([a-z]+)_(\d+)", p.stem)) for p in sorted(folder.glob("*.wav"))
+    )
+    recordings = [(path, int(m[1]), m[2], int(m[3])) for path, m in found if m]
     if not recordings:
         raise SystemExit(f"{folder}: no recordings such as 7_george_3.wav")
     return recordings
@@ -96,7 +94,7 @@ def fsdd_words(
 ) -> list[tuple[int, Samples]]:
     """(digit, samples [n]) of FSDD's test recordings, or of the others; of one speaker or all."""
     return [
-        (digit, trimmed(read(path)))
+        (digit, trimmed(load_audio(path)))
         for path, digit, who, index in fsdd_recordings(folder)
         if (index in TEST_INDICES) == test and speaker in (None, who)
     ]
@@ -110,18 +108,16 @@ def changed(x: Samples, rng: random.Random) -> Samples:
         most ** rng.uniform(-1, 1) for most in (1.17, 1.35, 1.6, 1.3)
     )
     sound = parselmouth.Sound(np.pad(x, RATE // 20), RATE)
-    try:
+    with suppress(parselmouth.PraatError):  # no pitch in it
         track = sound.to_pitch(pitch_floor=70, pitch_ceiling=500).selected_array["frequency"]
         voiced = track[track > 0]
         median = float(np.median(voiced)) * pitch if len(voiced) else 0.0
         new = parselmouth.praat.call(
             sound, "Change gender", 70, 500, formants, median, spread, slowness
         ).values[0]
-    except parselmouth.PraatError:  # no pitch in it
-        new = np.zeros(0)
-    if not np.any(new):
-        return trimmed(np.asarray(soxr.resample(x, RATE, RATE * slowness), np.float32))
-    return trimmed(new.astype(np.float32))
+        if np.any(new):
+            return trimmed(new.astype(np.float32))
+    return trimmed(np.asarray(soxr.resample(x, RATE, RATE * slowness), np.float32))
 
 
 def speak(program: str, text: str, **settings: object) -> Samples:
@@ -131,7 +127,7 @@ def speak(program: str, text: str, **settings: object) -> Samples:
         command = CATALOGUE["programs"][program].split()
         given = [part.format(text=text, out=out, **settings) for part in command]
         subprocess.run(given, input=text.encode(), check=True, capture_output=True)
-        return read(out)
+        return load_audio(out)
 
 
 def takes(fsdd: Path, seed: int) -> Iterator[Take]:
@@ -156,12 +152,12 @@ def takes(fsdd: Path, seed: int) -> Iterator[Take]:
                     yield Take(digit, name, source, entry["changed"], more)
 
 
-def _make(take: Take) -> tuple[int, str, list[NDArray[np.int16]]]:
-    """Digit, voice, and the word with its variants, each [n] int16."""
+def _make(take: Take) -> list[tuple[int, str, NDArray[np.int16]]]:
+    """Digit, voice and samples [n] of the word and of each of its variants."""
     source, rng = take.source, random.Random(take.seed)
-    word = trimmed(read(source) if isinstance(source, Path) else speak(**source))
+    word = trimmed(load_audio(source) if isinstance(source, Path) else speak(**source))
     words = [word, *(changed(word, rng) for _ in range(take.changed))]
-    return take.digit, take.voice, [to_int16(w) for w in words if len(w) > RATE // 10]
+    return [(take.digit, take.voice, to_int16(w)) for w in words if len(w) > RATE // 10]
 
 
 def to_int16(x: Samples) -> NDArray[np.int16]:
@@ -173,12 +169,12 @@ def make_bank(fsdd: Path, seed: int = 0) -> Bank:
     """All training words of the real speakers and the synthetic voices, about 300 MB."""
     with Pool() as pool:
         made = pool.map(_make, list(takes(fsdd, seed)), chunksize=16)
-    flat = [(digit, voice, word) for digit, voice, words in made for word in words]
-    names = sorted({voice for _, voice, _ in flat})
+    digits, voices, words = zip(*itertools.chain.from_iterable(made), strict=True)
+    names = sorted(set(voices))
     return Bank(
-        samples=torch.from_numpy(np.concatenate([word for _, _, word in flat])),
-        starts=torch.tensor([0, *itertools.accumulate(len(word) for _, _, word in flat)]),
-        digits=torch.tensor([digit for digit, _, _ in flat]),
-        voices=torch.tensor([names.index(voice) for _, voice, _ in flat]),
+        samples=torch.from_numpy(np.concatenate(words)),
+        starts=torch.tensor([0, *itertools.accumulate(map(len, words))]),
+        digits=torch.tensor(digits),
+        voices=torch.tensor([names.index(voice) for voice in voices]),
         names=names,
     )

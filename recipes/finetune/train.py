@@ -18,15 +18,14 @@ from torch import Tensor
 from transformers import AddedToken, WhisperForConditionalGeneration, WhisperProcessor
 
 from recipes.digits.evaluate import joined
-from recipes.digits.sequences import SpokenDigit, segments
+from recipes.digits.sequences import IGNORED, SpokenDigit, segments
 from recipes.digits.voices import RATE, Samples, fsdd_words
-from recipes.training import fit
+from recipes.training import fit, make_parser
 
 # By digit. Whisper's words begin with their space.
 WORDS = [f" {word}" for word in "null eins zwei drei vier fünf sechs sieben acht neun".split()]
 LONGEST = 12  # words in a window
 TIMES_SHARE = 0.5  # of the texts that have timestamps
-IGNORED = -100  # a label without loss
 DECODER = r".*decoder\.layers.*\.(q_proj|k_proj|v_proj|out_proj|fc1|fc2)"
 
 
@@ -113,16 +112,12 @@ def train(model: Any, processor: Any, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = make_parser(__doc__, steps=240, rate=5e-3)
     parser.add_argument("start", type=Path, help="a Whisper model in Hugging Face's format")
     parser.add_argument("fsdd", type=Path, help="folder of the data set's WAV files")
     parser.add_argument("out", type=Path, help="where the result is written")
-    parser.add_argument("--steps", type=int, default=240, help="[240]")
     parser.add_argument("--batch", type=int, default=8, help="windows per step [8]")
-    parser.add_argument("--rate", type=float, default=5e-3, help="the learning rate [0.005]")
     parser.add_argument("--rank", type=int, default=16, help="of the adapter's matrices [16]")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     train(*extended(args.start), args)
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import slimwhisper
-from recipes.digits.catalogue import WORDS
-from recipes.digits.voices import RATE
+from recipes.digits.voices import RATE, WORDS
 from tests.support.paths import SAMPLES as SAMPLES
 
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAMPLES / "expected.json").read_text())

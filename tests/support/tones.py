@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from recipes.digits.catalogue import WORDS
+from recipes.digits.voices import WORDS
 from slimwhisper.engine.requests import (
     Align,
     Alignment,
