@@ -136,8 +136,6 @@ def profile_parts(model: Model, case: dict[str, Any], args: argparse.Namespace, 
     engine = full_engine(model, windows, 1)
     with only_replays(engine, 1 + args.repeats + PROFILED):
         part("step", windows, engine.step)
-    if (graphs := engine.group_runners[0].graphs) is not None:
-        print(f"  graphs: {len(graphs.recorded)}, replays {graphs.replays}, {graphs.failure}")
     group = min(engine.encode_batch, windows)
     del engine
     part("encoder", group, encoder(group))

@@ -11,11 +11,11 @@ margin is chosen from this table: docs/internals/numerics.md.
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 
 import torch
+from timing import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from slimwhisper import guard
@@ -59,8 +59,7 @@ def main() -> None:
             rows.append(row)
             cells = (f"{k} {v[0]:.3g} ({v[1]:.3g})" for k, v in row.items() if isinstance(v, list))
             print(f"{condition:.1e} {name}: ", ", ".join(cells), flush=True)
-    machine = f"{platform.processor() or platform.machine()}, torch {torch.__version__}"
-    print(json.dumps({"bench": "exactness", "machine": machine, "rows": rows}))
+    print(json.dumps({"bench": "exactness", "machine": machine(CPU), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import io
 import json
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -49,12 +48,10 @@ from slimwhisper.voice_activity import FRAME
 Sound = NDArray[np.float32]  # [n], 16 kHz
 Talk = tuple[Sound, list[Word]]
 PAUSE = np.zeros(RATE, np.float32)  # after each recording
-STREAMS = (1, 4, 16, 32, 64)
 DIFFERENT = 16  # conversations; more streams play them again, at other times
 SPREAD = 10.0  # seconds over which streams start at most, so that updates are not due together
 STARTING = 30.0  # seconds of the server's start and of the offline transcripts, about
 COLUMNS = {  # of the table: what a row has under this name, and how it is shown
-    "streams": ("streams", "d"),
     "p50 s": ("p50", ".2f"),
     "p95 s": ("p95", ".2f"),
     "p99 s": ("p99", ".2f"),
@@ -63,7 +60,7 @@ COLUMNS = {  # of the table: what a row has under this name, and how it is shown
     "erased/word": ("erasure", ".2f"),
     "from offline %": ("word_errors", ".2f"),
     "updates/s": ("updates", ".1f"),
-    "merged": ("merged", "d"),
+    "merged": ("merged", ".0f"),
     "server CPUs": ("server_cpu", ".2f"),
     "server MB": ("server_mb", ".0f"),
     "client CPUs": ("client_cpu", ".2f"),
@@ -72,13 +69,9 @@ COLUMNS = {  # of the table: what a row has under this name, and how it is shown
 
 def cpu_seconds(pid: int) -> float:
     """What a process, and its children that run, have used so far (Linux)."""
-    ticks, waiting = 0, [pid]
-    while waiting:
-        one = waiting.pop()
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-        waiting += children(one)
-    return ticks / 100  # the kernel's USER_HZ
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / 100 + sum(map(cpu_seconds, children(pid)))  # the kernel's USER_HZ
 
 
 def joined(folder: Path, count: int, seconds: float) -> list[Sound]:
@@ -150,23 +143,17 @@ def measure(url: str, pid: int, talks: list[Talk], streams: int, language: str) 
 
 
 def table(rounds: list[list[Row]]) -> str:
-    """The rounds of each number of streams as a line of a table in Markdown: medians, and of the
-    latency that 95 % of the words have, also the least and the most.
+    """The rounds of each number of streams as a line of a table in Markdown: medians, and the least
+    and the most.
     """
     lines = []
     for rows in rounds:
-        cells = []
-        for name, kind in COLUMNS.values():
+        cells = [str(rows[0]["streams"])]
+        for name, form in COLUMNS.values():
             values = [row[name] for row in rows if row[name] is not None]
-            if not values:
-                cells.append("-")
-            elif name == "p95":
-                cells.append(spread(values, kind))
-            else:
-                middle = statistics.median(values)
-                cells.append(format(round(middle) if kind == "d" else middle, kind))
+            cells.append(spread(values, form) if values else "-")
         lines.append(cells)
-    return markdown([*COLUMNS], lines)
+    return markdown(["streams", *COLUMNS], lines)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -201,9 +188,7 @@ def main() -> None:
     parser.add_argument("--model", default="digits")
     parser.add_argument("--language", default="en", help="of the recordings [en]")
     parser.add_argument("--policy", action="store_true", help="without a server, without delays")
-    parser.add_argument(
-        "--streams", type=listed(positive), default=list(STREAMS), help="such as 1,4,16"
-    )
+    parser.add_argument("--streams", type=listed(positive), default=[1, 4, 16, 32, 64])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each conversation, at most")
     parser.add_argument("--window", type=float, help="seconds that an update encodes [all]")
     parser.add_argument("--update", type=float, default=1.0, help="seconds between updates [1]")

@@ -127,19 +127,15 @@ async def play_all(
     return list(await asyncio.gather(*(play(url, *pair, language) for pair in pairs)))
 
 
-def session(language: str) -> dict[str, Any]:
-    """What a client asks for."""
-    sound = {"format": {"type": "audio/pcm", "rate": RATE}, "transcription": {"language": language}}
-    include = ["item.input_audio_transcription.tentative"]
-    return {"type": "transcription", "include": include, "audio": {"input": sound}}
-
-
 async def play(url: str, sound: NDArray[np.float32], start: float, language: str) -> Played:
     """Play one sound, beginning `start` seconds from now."""
-    played = Played(language)
+    played, transcription = Played(language), {"language": language}
+    sent = {"format": {"type": "audio/pcm", "rate": RATE}, "transcription": transcription}
+    include = ["item.input_audio_transcription.tentative"]
+    session = {"type": "transcription", "include": include, "audio": {"input": sent}}
     await asyncio.sleep(start)
     async with connect(f"{url}/v1/realtime?intent=transcription", max_size=None) as socket:
-        await socket.send(json.dumps({"type": "session.update", "session": session(language)}))
+        await socket.send(json.dumps({"type": "session.update", "session": session}))
         async for message in socket:
             event = json.loads(message)
             if event["type"] == "session.updated":

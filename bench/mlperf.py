@@ -181,11 +181,10 @@ def measure(model: Model, case: dict[str, Any], args: argparse.Namespace, rows: 
     errors = word_errors(model, samples, dict(texts))
     each = 1000 * spent / count
     speed = f"{count / spent:.1f} windows a second, {tokens / spent:.0f} tokens a second"
-    wrong = "" if errors is None else f"; {errors:.2f} % word errors"
     row = {"windows": count, "tokens": tokens, "seconds": spent, "word_errors": errors}
     print(
         f"{case['batch']:4} slots: {speed}, {each:.2f} ms a window; "
-        f"{count} windows of {tokens / count:.1f} tokens in {spent:.1f} s{wrong}"
+        f"{count} windows of {tokens / count:.1f} tokens in {spent:.1f} s"
     )
     print(json.dumps(rows.add(**case, what="window", milliseconds=each, **row)), flush=True)
 

@@ -76,7 +76,7 @@ def streams(model: Any, audio: dict[str, Audio]) -> Iterator[tuple[str, Said]]:
 
 
 def all_of(flags: argparse.Namespace, audio: dict[str, Audio]) -> Iterator[tuple[str, Said]]:
-    model = slimwhisper.load_model(flags.model, device=flags.device)
+    model = slimwhisper.load_model(flags.model, device="cpu")
     pairs = list(audio.values())
     stereo = {
         name: np.stack([one[: SAMPLE_RATE * 5], np.resize(other, len(one))[: SAMPLE_RATE * 5]])
@@ -93,7 +93,7 @@ def all_of(flags: argparse.Namespace, audio: dict[str, Audio]) -> Iterator[tuple
         return
     least = Search().least_pages(model.dims.n_text_ctx)
     page = Pages(model.network.plan, 0, torch.device("meta")).page_bytes
-    model = slimwhisper.load_model(flags.model, device=flags.device, cache_memory=page * least)
+    model = slimwhisper.load_model(flags.model, device="cpu", cache_memory=page * least)
     copies = (item for item in audio.items() for _ in range(64 // len(audio)))
     many = {f"{name}, {i}": samples[:] for i, (name, samples) in enumerate(copies)}
     said = transcripts(model, many, 64, MODES["greedy"])
@@ -105,7 +105,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="digits")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=40)
     cases = ("transcripts", "live", "small")

@@ -55,13 +55,11 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for _, compared in groupby(of_model, lambda case: (case.job or case.batch, case.group)):
                 for case, number, result in take_turns(list(compared), Path(folder), args.rounds):
-                    forced = f", random weights, {case.tokens} tokens a file"
-                    title = {"of": model + forced * bool(case.tokens), "peer": name_of(case)}
+                    forced = f", random weights, {case.tokens} tokens a file" * bool(case.tokens)
                     versions = {name: installed(name) for name in PEERS[case.engine].distributions}
+                    what = {"of": model + forced, "peer": name_of(case), "round": number}
                     values = {"error": result} if isinstance(result, str) else result
-                    row = rows.add(
-                        **title, round=number, **asdict(case), versions=versions, **values
-                    )
+                    row = rows.add(**what, **asdict(case), versions=versions, **values)
                     if "error" in row:
                         errors[case] = row["error"]
                     else:

@@ -196,8 +196,7 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
 def reason(error: BaseException) -> str:
     """In one line; the whole goes to the standard error."""
     traceback.print_exception(error, file=sys.stderr)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)}"[:ERROR_LETTERS]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:ERROR_LETTERS]
 
 
 def measured(case: Case, run: Run, audio: list[Any], memory: Memory) -> Row:

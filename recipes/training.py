@@ -18,7 +18,8 @@ from slimwhisper.disk import atomic_write
 KEEP_EVERY = 250  # steps
 
 Model = TypeVar("Model", bound=nn.Module)
-Batch = TypeVar("Batch")
+Batch = dict[str, Tensor]
+BatchOf = Callable[[int], Batch]  # that of a step
 
 
 def make_parser(doc: str, steps: int, rate: float) -> argparse.ArgumentParser:
@@ -46,8 +47,8 @@ def rate_share(step: int, steps: int, warm_up: int) -> float:
 def fit(
     student: Model,
     optimizers: Sequence[torch.optim.Optimizer],
-    losses_of: Callable[[Batch], dict[str, Tensor]],
-    batch_of: Callable[[int], Batch],
+    losses_of: Callable[[Batch], Batch],
+    batch_of: BatchOf,
     steps: int,
     state: Path,
     *,
@@ -78,14 +79,14 @@ def fit(
         for name, content in saved.items():
             parts[name].load_state_dict(content)
         print(f"{state}: continuing at step {first}", flush=True)
-    numbers, load = range(first, steps), cast("Any", DataLoader)  # typed for a Dataset
-    batches = load(numbers, batch_size=None, collate_fn=batch_of, num_workers=workers)
+    load = cast("Any", DataLoader)  # typed for a Dataset
+    batches = load(range(first, steps), batch_size=None, collate_fn=batch_of, num_workers=workers)
     sums, since, shown = Counter[str](), time.monotonic(), first
-    for step, batch in zip(numbers, batches, strict=True):
+    for step, batch in enumerate(batches, first):
         for optimizer, top in zip(optimizers, tops, strict=True):
             optimizer.param_groups[0]["lr"] = top * rate_share(step, steps, warm_up)
         with torch.autocast(device.type, torch.bfloat16):
-            losses = losses_of(batch)
+            losses = losses_of({name: tensor.to(device) for name, tensor in batch.items()})
         torch.stack(list(losses.values())).sum().backward()
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         for optimizer in optimizers:

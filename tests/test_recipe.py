@@ -97,10 +97,11 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
     """Stopped in the encoder's half, and then in the decoder's."""
     monkeypatch.setattr(train, "WINDOWS", {6: 2, 12: 1, 30: 1})
     monkeypatch.setattr(train, "REPLIES", 3)
+    monkeypatch.setattr(train, "SHAPE", (64, (1, 2)))
     monkeypatch.setattr(training, "KEEP_EVERY", 2)
-    torch.save(vars(bank), tmp_path / "words.pt")
+    torch.save(bank._asdict(), tmp_path / "words.pt")
     asked = argparse.Namespace(fsdd=tmp_path, folder=tmp_path, hearing=4, saying=4, rate=4e-3)
-    asked.width, asked.layers, asked.real, asked.seed = 64, (1, 2), 0.6, 0
+    asked.seed = 0
 
     def run(name: str) -> dict[str, torch.Tensor]:
         asked.name = name

@@ -6,6 +6,7 @@ they are loaded, and one-threaded workers that decode different windows.
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +35,7 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     count = case.threads if workers else 1
+    share = max(case.batch // count, 1)  # of a batch, for a worker
     model = WhisperModel(
         path,
         device=case.device,
@@ -66,33 +68,26 @@ def faster_whisper(case: Case, path: str, workers: bool = False) -> Run:
             segments = list(pipeline.transcribe(recording, batch_size=case.batch, **options)[0])
         return "".join(s.text for s in segments), sum(len(s.tokens) for s in segments)
 
-    def one_by_one(audio: list[Any]) -> Iterator[tuple[str, int]]:
-        with ThreadPoolExecutor(count) as pool:
-            yield from pool.map(one, audio)
-
-    def batched(audio: list[Audio], batch: int = case.batch) -> Iterator[tuple[str, int]]:
+    def together(audio: list[Audio]) -> list[tuple[str, int]]:
         # its batches are clips of one recording: the files one after the other
         clips, at = [], 0.0
         for recording in audio:
             clips.append({"start": at, "end": at + len(recording) / 16_000})
             at = clips[-1]["end"]
-        joined = np.concatenate(audio)
         segments, _ = pipeline.transcribe(
-            joined, clip_timestamps=clips, batch_size=batch, **options
+            np.concatenate(audio), clip_timestamps=clips, batch_size=share, **options
         )
-        for segment in segments:
-            yield segment.text, len(segment.tokens)
+        return [(segment.text, len(segment.tokens)) for segment in segments]
 
-    def shared(audio: list[Audio]) -> Iterator[tuple[str, int]]:
-        share = max(case.batch // count, 1)
-        parts = [audio[i : i + share] for i in range(0, len(audio), share)]
+    def run(audio: list[Any]) -> Iterator[tuple[str, int]]:
         with ThreadPoolExecutor(count) as pool:
-            for pairs in pool.map(lambda part: list(batched(part, share)), parts):
-                yield from pairs
+            if case.job or case.batch == 1:
+                yield from pool.map(one, audio)
+            else:
+                parts = [audio[i : i + share] for i in range(0, len(audio), share)]
+                yield from chain.from_iterable(pool.map(together, parts))
 
-    if case.job or case.batch == 1:
-        return one_by_one
-    return shared if workers else batched
+    return run
 
 
 PACKAGES = ("faster_whisper", "ctranslate2", "transformers")

@@ -12,9 +12,9 @@ checkpoint has for the whole one: the encoder's output, and the decoder's last s
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ import slimwhisper
 from recipes.digits.model import encode, last_states
 from recipes.digits.sequences import TOKEN_IDS, Composer
 from recipes.digits.voices import Bank
-from recipes.training import fit, make_parser, save
+from recipes.training import Batch, BatchOf, fit, make_parser, save
 from slimwhisper import SlimWhisper
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
@@ -47,10 +47,9 @@ MOST = 8  # windows in a batch; times --larger
 SHORTEST = 0.5  # seconds of `digits`
 PLACEHOLDER = 0  # for a token that `digits` does not know
 
-# Windows of 30 s whose audio ends early, all at the same second, and texts for them: mel
+# A Batch: windows of 30 s whose audio ends early, all at the same second, and texts for them: mel
 # [B, n_mels, 3000], the part of it that holds the audio, short [B, n_mels, frames], the decoder's
 # input, tokens [B, T] int64, padded on the right, and what of it is not padding, counted [B, T].
-Batch = dict[str, Tensor]
 
 load = lru_cache(maxsize=64)(slimwhisper.load_audio)
 
@@ -139,31 +138,19 @@ def write(model: Whisper, path: Path) -> None:
 
 
 def learn(
-    teacher: Whisper,
-    make: Callable[[int], Batch],
-    steps: int,
-    rate: float,
-    state: Path,
-    workers: int = 0,
+    teacher: Whisper, make: BatchOf, steps: int, rate: float, state: Path, workers: int = 0
 ) -> Whisper:
     """A copy of the teacher that is trained on its device (`recipes.training.fit`).
 
     make: the batch of a step. rate: AdamW's greatest learning rate.
     """
-    teacher.eval().requires_grad_(requires_grad=False)
-    student = deepcopy(teacher)
-    learned = [p for n, p in student.named_parameters() if n != "encoder.positional_embedding"]
-    for parameter in learned:
-        parameter.requires_grad_()
+    student = deepcopy(teacher.eval()).requires_grad_()
+    teacher.requires_grad_(requires_grad=False)
     used = used_tokens(teacher)[:, None]
     student.decoder.token_embedding.weight.register_hook(lambda gradient: gradient * used)
-    optimizer = torch.optim.AdamW(learned, rate, betas=(0.9, 0.98), weight_decay=0.0)
-
-    def losses_of(batch: Batch) -> dict[str, Tensor]:
-        return losses(student, teacher, {k: v.to(teacher.device) for k, v in batch.items()})
-
+    optimizer = torch.optim.AdamW(student.parameters(), rate, betas=(0.9, 0.98), weight_decay=0.0)
     more: dict[str, Any] = {"warm_up": 50, "share": 0.005, "workers": workers}
-    return fit(student, [optimizer], losses_of, make, steps, state, **more)
+    return fit(student, [optimizer], partial(losses, student, teacher), make, steps, state, **more)
 
 
 def model_batch(
@@ -177,8 +164,7 @@ def model_batch(
     for length in (round(SAMPLE_RATE * heard) for heard in lengths):
         audio = load(recordings[int(rng.integers(len(recordings)))])
         start = int(rng.integers(max(len(audio) - length, 0) + 1))
-        piece = ArraySamples(audio[start : start + length])
-        spectrogram = Spectrogram(piece, model.dims.n_mels)
+        spectrogram = Spectrogram(ArraySamples(audio[start : start + length]), model.dims.n_mels)
         mels.append(spectrogram.window(0, spectrogram.frames))
     texts = []
     results = model.decode(torch.stack(mels))
@@ -199,14 +185,18 @@ def digits_batch(composer: Composer, rng: Generator, larger: int = 1) -> Batch:
     return batch_of(mels, seconds, texts)
 
 
-def batches(args: argparse.Namespace) -> Callable[[Generator], Batch]:
-    """What makes a random batch of what AUDIO has. Raises AudioError if it has no recordings."""
+def batches(args: argparse.Namespace) -> BatchOf:
+    """What makes a step's batch of what AUDIO has. Raises AudioError if it has no recordings."""
+
+    def rng(step: int) -> Generator:
+        return np.random.default_rng((args.seed, step))
+
     if args.audio.suffix == ".pt":
         composer = Composer(Bank.load(args.audio))
-        return lambda rng: digits_batch(composer, rng, args.larger)
+        return lambda step: digits_batch(composer, rng(step), args.larger)
     found = [recording.path for recording in find_recordings([str(args.audio)])]
     model = slimwhisper.load_model(args.checkpoint, args.device, audio_window="full")
-    return lambda rng: model_batch(model, found, rng, args.larger)
+    return lambda step: model_batch(model, found, rng(step), args.larger)
 
 
 def main() -> None:
@@ -219,12 +209,7 @@ def main() -> None:
     parser.add_argument("--larger", type=int, default=1, help="times the windows in a batch [1]")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    draw = batches(args)
-
-    def make(step: int) -> Batch:
-        return draw(np.random.default_rng((args.seed, step)))
-
-    state = args.out.with_suffix(".state")
+    make, state = batches(args), args.out.with_suffix(".state")
     teacher = whisper.load_model(str(args.checkpoint), args.device)
     student = learn(teacher, make, args.steps, args.rate, state, args.workers)
     write(blend(student, teacher, args.share), args.out)

@@ -1,10 +1,9 @@
 """Word errors of a checkpoint: python -m recipes.digits.evaluate CHECKPOINT FSDD
 
-On sequences of each speaker's test recordings; ends in one line of JSON.
+On sequences of each speaker's test recordings.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import jiwer
@@ -13,14 +12,14 @@ from numpy.random import Generator
 
 import slimwhisper
 from recipes.digits.sequences import SpokenDigit, arrange, spelled
-from recipes.digits.voices import RATE, Samples, fsdd_recordings, fsdd_words
+from recipes.digits.voices import RATE, Samples, Word, fsdd_recordings, fsdd_words
 from slimwhisper import SlimWhisper
 
 WINDOW = 30  # seconds
 
 
 def joined(
-    rng: Generator, words: list[tuple[int, Samples]], count: int, seconds: float | None = WINDOW
+    rng: Generator, words: list[Word], count: int, seconds: float | None = WINDOW
 ) -> tuple[Samples, list[SpokenDigit]]:
     """`count` random words with random gaps and pauses, starting within the first second: the
     audio, and the truth.
@@ -36,12 +35,11 @@ def joined(
     audio = rng.standard_normal(round(seconds * RATE), dtype=np.float32) * 3e-4
     for piece, (start, _) in zip(pieces, times, strict=True):
         audio[round(start * RATE) :][: len(piece)] += piece  # raises if it does not fit
-    said = zip(chosen, times, strict=True)
-    return audio, [SpokenDigit(digit, start, end) for (digit, _), (start, end) in said]
+    return audio, [SpokenDigit(digit, *at) for (digit, _), at in zip(chosen, times, strict=True)]
 
 
 def word_errors(
-    model: SlimWhisper, words: list[tuple[int, Samples]], count: int, seconds: float | None = WINDOW
+    model: SlimWhisper, words: list[Word], count: int, seconds: float | None = WINDOW
 ) -> float:
     """Percent of the words that are wrong in sequences of 1 to 12 digits in `seconds` of audio;
     None: as long as they are.
@@ -59,13 +57,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="sequences, of a speaker")
     parser.add_argument("--short", action="store_true", help="recordings end with the last word")
     args = parser.parse_args()
-    model, rates = slimwhisper.load_model(args.checkpoint), dict[str, float]()
+    model, rates = slimwhisper.load_model(args.checkpoint), list[float]()
     for speaker in sorted({who for _, _, who, _ in fsdd_recordings(args.fsdd)}):
         words = fsdd_words(args.fsdd, test=True, speaker=speaker)
-        rates[speaker] = word_errors(model, words, args.count, None if args.short else WINDOW)
-        print(f"{speaker}: {rates[speaker]} % of the words wrong", flush=True)
-    mean = round(float(np.mean(list(rates.values()))), 2)
-    print(json.dumps({"word_error_percent": rates, "mean": mean}))
+        rates.append(word_errors(model, words, args.count, None if args.short else WINDOW))
+        print(f"{speaker}: {rates[-1]} % of the words wrong", flush=True)
+    print(f"mean: {np.mean(rates):.2f} %")
 
 
 if __name__ == "__main__":

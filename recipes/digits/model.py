@@ -20,8 +20,6 @@ from whisper.model import (
 from recipes.digits.sequences import END, IGNORED, TIME, TOKEN_IDS
 
 VOCABULARY = 51_864
-# the beginnings of their parts' names
-HALVES = {"encoder": ("encoder.", "digit_heads.", "edge_"), "decoder": ("decoder.", "rows")}
 DROPOUT = 0.1  # of what each encoder layer adds
 WHISPER = ("encoder.", "decoder.")  # the beginnings of the names that a checkpoint has
 UNUSED = math.log(VOCABULARY - len(TOKEN_IDS))  # the joint logit of the unused rows, each of 0
@@ -102,11 +100,6 @@ class Student(nn.Module):
         rows = F.pad(self.rows, (0, 0, 0, 1))  # UNKNOWN: zeros
         logits = last_states(self.decoder, rows[tokens], audio).float() @ self.rows.T
         return F.pad(logits, (0, 1), value=UNUSED)
-
-    def train_only(self, half: str) -> None:
-        """Train only the "encoder" with its heads, or the "decoder" with its embedding."""
-        for name, parameter in self.named_parameters():
-            parameter.requires_grad_(name.startswith(HALVES[half]))
 
     def hearing_losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Weighted cross entropies [] of the digit, those before, and the edges at each position.

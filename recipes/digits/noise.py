@@ -20,6 +20,11 @@ def coloured(rng: Generator, n: int, slope: float) -> Samples:
     return _unit(np.fft.irfft((phases[0] + 1j * phases[1]) * shape)[:n].astype(np.float32))
 
 
+def hiss(rng: Generator, n: int) -> Samples:
+    """Noise [n] of one of three colours."""
+    return coloured(rng, n, float(rng.choice([0.0, 0.0, 1.0, 2.0])))
+
+
 def hum(rng: Generator, n: int) -> Samples:
     """Mains hum [n]: 50 or 60 Hz and harmonics."""
     base = rng.choice([50.0, 60.0]) * rng.uniform(0.99, 1.01)
@@ -60,18 +65,11 @@ def clicks(rng: Generator, n: int) -> Samples:
 
 def background(rng: Generator, audio: Samples, alone: bool) -> Samples:
     """`audio` with a random background, or that background alone, from silent to loud."""
-    n = len(audio)
-    kind = rng.random()
-    if kind < 0.2:
+    if rng.random() < 0.2:
         return audio
-    if kind < 0.75:
-        sound = coloured(rng, n, float(rng.choice([0.0, 0.0, 1.0, 2.0])))
-    elif kind < 0.85:
-        sound = hum(rng, n)
-    elif kind < (0.97 if alone else 0.9):
-        sound = tones(rng, n)
-    else:
-        sound = clicks(rng, n)
+    shares = (0.55, 0.1, 0.12, 0.03) if alone else (0.55, 0.1, 0.05, 0.1)
+    makers = (hiss, hum, tones, clicks)
+    sound = makers[rng.choice(len(makers), p=np.divide(shares, 0.8))](rng, len(audio))
     if alone:
         return np.clip(sound * 10 ** rng.uniform(-4, -0.5), -1, 1).astype(np.float32)
     loud = audio[np.abs(audio) > 0.01]

@@ -8,7 +8,7 @@ begins before it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from slimwhisper.types import HOP_SAMPLES
 
 PAUSE = 0.5  # seconds
 LONGEST = 6.0  # seconds, about
+REAL_SHARE = 0.6  # of the windows: those of recorded speech
 PROMPT_SHARE = 0.6  # of the windows
 NO_TIMES_SHARE = 0.3  # of the answers
 OFTEN = {"fsdd": 2.0, "rhvoice": 3.0, "pico": 3.0}  # how often a voice is drawn; others: 1
@@ -37,8 +38,7 @@ UNKNOWN = len(TOKEN_IDS)
 IGNORED = -100  # a target without loss
 
 
-@dataclass(frozen=True)
-class SpokenDigit:
+class SpokenDigit(NamedTuple):
     """One word of a window."""
 
     digit: int
@@ -46,8 +46,7 @@ class SpokenDigit:
     end: float
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The spectrogram of a window, and the words in it."""
 
     mel: Tensor  # [80, frames]
@@ -58,8 +57,7 @@ class Window:
     edges: Tensor  # [frames / 2] int64: 0 none, 1 a word's first 60 ms, 2 inside, 3 its last 60 ms
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """What the decoder should answer to a window."""
 
     tokens: list[int]  # rows of TOKEN_IDS, prompt included
@@ -144,13 +142,12 @@ def labelled(words: Sequence[SpokenDigit], positions: int) -> tuple[Tensor, Tens
 class Composer:
     """Random windows from a bank of words."""
 
-    def __init__(self, bank: Bank, real: float = 0.6) -> None:
-        """real: share of windows of real speech."""
+    def __init__(self, bank: Bank) -> None:
         self.bank, kinds = bank, [name.split(":")[0] for name in bank.names]
         self.voices = [np.flatnonzero(bank.voices.numpy() == i) for i in range(len(kinds))]
         self.weights = np.array([OFTEN.get(kind, 1.0) for kind in kinds])
         recorded = np.array([kind == "fsdd" for kind in kinds])
-        for some, share in ((recorded, real), (~recorded, 1 - real)):
+        for some, share in ((recorded, REAL_SHARE), (~recorded, 1 - REAL_SHARE)):
             self.weights[some] *= share / max(self.weights[some].sum(), 1.0)
         self.weights /= self.weights.sum()
         self.digits = bank.digits.numpy()
@@ -172,8 +169,7 @@ class Composer:
             words, audio = self._speech(rng, content, cut=content == seconds)
         audio = background(rng, audio, quiet)
         mel = self._mel(rng, audio, round(seconds * 100), quiet)
-        labels, edges = labelled(words, mel.shape[1] // 2)
-        return Window(mel, words, content, offset, labels, edges)
+        return Window(mel, words, content, offset, *labelled(words, mel.shape[1] // 2))
 
     def _speech(
         self, rng: Generator, content: float, cut: bool

@@ -7,7 +7,7 @@ then digits.state. README.md has the data, the times and the results.
 
 import argparse
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,24 +18,26 @@ from torch.nn.utils.rnn import pad_sequence
 from recipes.digits.model import Student, dimensions, disturbed
 from recipes.digits.sequences import IGNORED, SOT, Composer, Window
 from recipes.digits.voices import Bank, make_bank
-from recipes.training import fit, save
+from recipes.training import Batch, fit, save
 
-Batch = dict[str, Tensor]
 # The encoder's windows: {seconds: windows per step}; the share of each from a part of training on.
 WINDOWS = {6: 16, 12: 8, 30: 4}
 MIX = ((0.0, (1, 0, 0)), (0.4, (0.4, 0.3, 0.3)), (0.7, (0.1, 0.2, 0.7)))
 # The decoder's: windows of 30 s per step, how many of them are new, and how many outputs are kept.
 REPLIES, NEW, KEPT = 16, 1, 5000
+# the beginnings of the names of what is trained together
+HALVES = {"encoder": ("encoder.", "digit_heads.", "edge_"), "decoder": ("decoder.", "rows")}
+SHAPE = 128, (4, 4)  # the width; layers of the encoder and of the decoder
 DISTURBED = 0.05  # share of the digits in the decoder's input that are replaced
 
 
-def encoder_batch(composer: Composer, seed: int, part: float, step: int) -> Batch:
-    """Windows and their labels for a step, when `part` of the steps are done.
+def encoder_batch(composer: Composer, seed: int, steps: int, step: int) -> Batch:
+    """Windows and their labels for one of so many steps.
 
     mel [B, 80, frames], labels [B, 3, frames / 2], edges [B, frames / 2], offsets [B].
     """
     rng = np.random.default_rng((seed, step))
-    mix = next(shares for start, shares in reversed(MIX) if part >= start)
+    mix = next(shares for start, shares in reversed(MIX) if step / steps >= start)
     seconds = int(rng.choice(list(WINDOWS), p=mix))
     windows = [composer.window(rng, seconds) for _ in range(WINDOWS[seconds])]
     return {
@@ -78,19 +80,23 @@ def decoder_batch(
     last = REPLIES + step * NEW
     earlier = rng.integers(max(last - KEPT, 0), last, REPLIES - NEW)
     drawn = [encoded(int(i)) for i in (*range(last - NEW, last), *earlier)]
-    replies, padding = [composer.reply(rng, window) for window, _ in drawn], (SOT, IGNORED, 0)
-    batch = {
-        name: pad_sequence([torch.tensor(getattr(reply, name)) for reply in replies], True, value)
-        for name, value in zip(("tokens", "targets", "spans"), padding, strict=True)
-    }
+    parts = zip(*(composer.reply(rng, window) for window, _ in drawn), strict=True)
+    tokens, targets, spans = (
+        pad_sequence([torch.tensor(row) for row in rows], True, value)
+        for rows, value in zip(parts, (SOT, IGNORED, 0), strict=True)
+    )
     generator = torch.Generator().manual_seed(seed + step)
-    batch["tokens"] = disturbed(batch["tokens"], batch["targets"], DISTURBED, generator)
-    return {**batch, "audio": torch.stack([audio for _, audio in drawn])}
+    tokens = disturbed(tokens, targets, DISTURBED, generator)
+    audio = torch.stack([audio for _, audio in drawn])
+    return {"tokens": tokens, "targets": targets, "spans": spans, "audio": audio}
 
 
-def make_optimizers(student: Student, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for embeddings, convolutions, norms and biases."""
-    trained = [(n, p) for n, p in student.named_parameters() if p.requires_grad]
+def make_optimizers(student: Student, half: str, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings, convolutions, norms and biases.
+
+    half: what they train, the "encoder" with its heads or the "decoder" with its embedding.
+    """
+    trained = [(n, p) for n, p in student.named_parameters() if n.startswith(HALVES[half])]
     matrices = [p for n, p in trained if p.ndim == 2 and ".blocks." in n]
     others = [p for n, p in trained if not (p.ndim == 2 and ".blocks." in n)]
     return [
@@ -106,23 +112,18 @@ def train(args: argparse.Namespace) -> None:
     words, state = args.folder / "words.pt", args.folder / f"{args.name}.state"
     if not words.exists():
         print(f"{words}: reading and speaking the words", flush=True)
-        save(vars(make_bank(args.fsdd)), words)
-    composer = Composer(Bank.load(words), args.real)
-    student = Student(dimensions(args.width, tuple(args.layers)))
+        save(make_bank(args.fsdd)._asdict(), words)
+    composer = Composer(Bank.load(words))
+    student = Student(dimensions(*SHAPE))
 
-    def hear(step: int) -> Batch:
-        return encoder_batch(composer, args.seed, step / args.hearing, step)
-
-    student.train_only("encoder")
-    first, optimizers = state.with_stem(f"{args.name}-encoder"), make_optimizers(student, args.rate)
+    hear = partial(encoder_batch, composer, args.seed, args.hearing)
+    first = state.with_stem(f"{args.name}-encoder")
+    optimizers = make_optimizers(student, "encoder", args.rate)
     student = fit(student, optimizers, student.hearing_losses, hear, args.hearing, first)
-    student.train_only("decoder")
     encoded = encoded_windows(composer, student.train(), args.seed)
 
-    def say(step: int) -> Batch:
-        return decoder_batch(composer, encoded, args.seed, step)
-
-    optimizers = make_optimizers(student, args.rate)
+    say = partial(decoder_batch, composer, encoded, args.seed)
+    optimizers = make_optimizers(student, "decoder", args.rate)
     student = fit(student, optimizers, student.saying_losses, say, args.saying, state)
     save(student.checkpoint(), state.with_suffix(".pt"))
 
@@ -135,9 +136,6 @@ def main() -> None:
     parser.add_argument("--hearing", type=int, default=5000, help="the encoder's steps [5000]")
     parser.add_argument("--saying", type=int, default=3000, help="the decoder's steps [3000]")
     parser.add_argument("--rate", type=float, default=4e-3)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, nargs=2, default=(4, 4), help="encoder's, decoder's")
-    parser.add_argument("--real", type=float, default=0.6, help="share of windows of real speech")
     parser.add_argument("--seed", type=int, default=0)
     train(parser.parse_args())
 

@@ -4,7 +4,6 @@ Recordings are from the Free Spoken Digit Dataset. The programs of catalogue.tom
 pitch, formants and speed are varied.
 """
 
-import itertools
 import random
 import re
 import subprocess
@@ -12,10 +11,10 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import accumulate, chain, product
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import soxr
@@ -33,10 +32,10 @@ RATE = 16_000
 TEST_INDICES = range(5)  # FSDD's own test recordings of each digit and speaker
 
 Samples = NDArray[np.float32]
+Word = tuple[int, Samples]  # its digit
 
 
-@dataclass(frozen=True)
-class Bank:
+class Bank(NamedTuple):
     """Words end to end: word i is samples[starts[i] : starts[i + 1]]."""
 
     samples: Tensor  # int16, 16 kHz
@@ -55,15 +54,13 @@ class Bank:
         return cls(**torch.load(path, weights_only=True, mmap=True))
 
 
-@dataclass(frozen=True)
-class Take:
+class Take(NamedTuple):
     """A word to read or to speak."""
 
     digit: int
     voice: str  # its name in the bank
     source: Path | dict[str, Any]  # a recording, or the arguments of `speak`
     changed: int  # how many changed voices it also gets
-    seed: int  # of the changes
 
 
 def trimmed(x: Samples) -> Samples:
@@ -89,9 +86,7 @@ def fsdd_recordings(folder: Path) -> list[tuple[Path, int, str, int]]:
     return recordings
 
 
-def fsdd_words(
-    folder: Path, *, test: bool, speaker: str | None = None
-) -> list[tuple[int, Samples]]:
+def fsdd_words(folder: Path, *, test: bool, speaker: str | None = None) -> list[Word]:
     """(digit, samples [n]) of FSDD's test recordings, or of the others; of one speaker or all."""
     return [
         (digit, trimmed(load_audio(path)))
@@ -104,17 +99,15 @@ def changed(x: Samples, rng: random.Random) -> Samples:
     """The same in another voice: formants, pitch, pitch range and speed changed (Praat)."""
     import parselmouth  # used only here
 
-    formants, pitch, spread, slowness = (
-        most ** rng.uniform(-1, 1) for most in (1.17, 1.35, 1.6, 1.3)
-    )
+    largest = (1.17, 1.35, 1.6, 1.3)
+    formants, pitch, spread, slowness = (factor ** rng.uniform(-1, 1) for factor in largest)
     sound = parselmouth.Sound(np.pad(x, RATE // 20), RATE)
     with suppress(parselmouth.PraatError):  # no pitch in it
         track = sound.to_pitch(pitch_floor=70, pitch_ceiling=500).selected_array["frequency"]
         voiced = track[track > 0]
         median = float(np.median(voiced)) * pitch if len(voiced) else 0.0
-        new = parselmouth.praat.call(
-            sound, "Change gender", 70, 500, formants, median, spread, slowness
-        ).values[0]
+        values = formants, median, spread, slowness
+        new = parselmouth.praat.call(sound, "Change gender", 70, 500, *values).values[0]
         if np.any(new):
             return trimmed(new.astype(np.float32))
     return trimmed(np.asarray(soxr.resample(x, RATE, RATE * slowness), np.float32))
@@ -135,26 +128,24 @@ def takes(fsdd: Path, seed: int) -> Iterator[Take]:
     rng = random.Random(seed)
     for path, digit, speaker, index in fsdd_recordings(fsdd):
         if speaker in SPEAKERS and index not in TEST_INDICES:
-            yield Take(digit, f"fsdd:{speaker}", path, 6, rng.getrandbits(32))
+            yield Take(digit, f"fsdd:{speaker}", path, 6)
     for entry in CATALOGUE["synthetic"]:
         program, settings = entry["program"], entry.get("settings", {})
         choices = [
-            dict(zip(settings, values, strict=True))
-            for values in itertools.product(*settings.values())
+            dict(zip(settings, values, strict=True)) for values in product(*settings.values())
         ]
         voices = [(where, name) for where, names in entry["voices"].items() for name in names]
-        for (language, voice), (digit, word) in itertools.product(voices, enumerate(WORDS)):
+        for (language, voice), (digit, word) in product(voices, enumerate(WORDS)):
             foreign = (SPELLED[language][digit],)
             for text in (word, f"{word}?", f"{word},") if language == "en" else foreign:
                 for choice in rng.sample(choices, entry.get("draws", len(choices))):
                     source = {"program": program, "text": text, "voice": voice, **choice}
-                    name, more = f"{program}:{voice}", rng.getrandbits(32)
-                    yield Take(digit, name, source, entry["changed"], more)
+                    yield Take(digit, f"{program}:{voice}", source, entry["changed"])
 
 
-def _make(take: Take) -> list[tuple[int, str, NDArray[np.int16]]]:
+def _make(seed: int, take: Take) -> list[tuple[int, str, NDArray[np.int16]]]:
     """Digit, voice and samples [n] of the word and of each of its variants."""
-    source, rng = take.source, random.Random(take.seed)
+    source, rng = take.source, random.Random(seed)
     word = trimmed(load_audio(source) if isinstance(source, Path) else speak(**source))
     words = [word, *(changed(word, rng) for _ in range(take.changed))]
     return [(take.digit, take.voice, to_int16(w)) for w in words if len(w) > RATE // 10]
@@ -168,12 +159,12 @@ def to_int16(x: Samples) -> NDArray[np.int16]:
 def make_bank(fsdd: Path, seed: int = 0) -> Bank:
     """All training words of the real speakers and the synthetic voices, about 300 MB."""
     with Pool() as pool:
-        made = pool.map(_make, list(takes(fsdd, seed)), chunksize=16)
-    digits, voices, words = zip(*itertools.chain.from_iterable(made), strict=True)
+        made = pool.starmap(_make, enumerate(takes(fsdd, seed)), chunksize=16)
+    digits, voices, words = zip(*chain.from_iterable(made), strict=True)
     names = sorted(set(voices))
     return Bank(
         samples=torch.from_numpy(np.concatenate(words)),
-        starts=torch.tensor([0, *itertools.accumulate(map(len, words))]),
+        starts=torch.tensor([0, *accumulate(map(len, words))]),
         digits=torch.tensor(digits),
         voices=torch.tensor([names.index(voice) for voice in voices]),
         names=names,

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from peft import LoraConfig, get_peft_model
-from torch import Tensor
 from transformers import AddedToken, WhisperForConditionalGeneration, WhisperProcessor
 
 from recipes.digits.evaluate import joined
 from recipes.digits.sequences import IGNORED, SpokenDigit, segments
-from recipes.digits.voices import RATE, Samples, fsdd_words
-from recipes.training import fit, make_parser
+from recipes.digits.voices import RATE, Word, fsdd_words
+from recipes.training import Batch, fit, make_parser
 
 # By digit. Whisper's words begin with their space.
 WORDS = [f" {word}" for word in "null eins zwei drei vier fünf sechs sieben acht neun".split()]
@@ -39,9 +38,7 @@ def text_of(words: Sequence[SpokenDigit], times: bool) -> str:
     )
 
 
-def batch(
-    processor: Any, words: list[tuple[int, Samples]], count: int, rng: Generator
-) -> dict[str, Tensor]:
+def batch(processor: Any, words: list[Word], count: int, rng: Generator) -> Batch:
     """Random windows of 1 to LONGEST words, as `WhisperForConditionalGeneration` learns from them.
 
     input_features [B, mels, 3000] float32, and labels [B, T] int64, the tokens after
@@ -55,10 +52,8 @@ def batch(
         recordings.append(audio)
         labels.append(torch.tensor(processor.tokenizer(text_of(said, times)).input_ids[1:]))
     inputs = processor.feature_extractor(recordings, sampling_rate=RATE, return_tensors="pt")
-    return {
-        "input_features": inputs.input_features,
-        "labels": torch.nn.utils.rnn.pad_sequence(labels, True, IGNORED),
-    }
+    padded = torch.nn.utils.rnn.pad_sequence(labels, True, IGNORED)
+    return {"input_features": inputs.input_features, "labels": padded}
 
 
 def extended(folder: Path) -> tuple[Any, Any]:
@@ -87,23 +82,20 @@ def train(model: Any, processor: Any, args: argparse.Namespace) -> None:
     words = fsdd_words(args.fsdd, test=False)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    new = processor.tokenizer.convert_tokens_to_ids(WORDS)
+    new = {"embed_tokens": processor.tokenizer.convert_tokens_to_ids(WORDS)}
     lora = LoraConfig(
-        r=args.rank,
-        lora_alpha=2 * args.rank,
-        target_modules=DECODER,
-        trainable_token_indices={"embed_tokens": new},
+        r=args.rank, lora_alpha=2 * args.rank, target_modules=DECODER, trainable_token_indices=new
     )
     adapted = get_peft_model(model, lora).to(args.device)
     adapted.print_trainable_parameters()
     learned = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, args.rate, weight_decay=0.0)
 
-    def batch_of(step: int) -> dict[str, Tensor]:
+    def batch_of(step: int) -> Batch:
         return batch(processor, words, args.batch, np.random.default_rng((args.seed, step)))
 
-    def losses_of(windows: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"text": adapted(**{k: v.to(args.device) for k, v in windows.items()}).loss}
+    def losses_of(windows: Batch) -> Batch:
+        return {"text": adapted(**windows).loss}
 
     state = args.out / "state.pt"
     fit(adapted, [optimizer], losses_of, batch_of, args.steps, state, warm_up=30, share=1.0)
