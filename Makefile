@@ -12,7 +12,7 @@ setup:  ## an environment with what most tests need (a minute)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[test]' $(INDEX)
 
 try:  ## a first test: attention over each small cache equals that over keys and values (10 seconds)
-	$(BIN)/python -m pytest -q -n 0 tests/cache/test_caches.py -k formulas
+	$(BIN)/python -m pytest -q -n 0 tests/cache/test_every_form.py -k attention
 
 dev:  ## all that the tests, the checks and the documentation need
 	python3 -m venv $(VENV)

@@ -137,7 +137,7 @@ def test_what_is_not_run_is_well_formed() -> None:
 
 @pytest.mark.parametrize("page", [pytest.param(p, id=p.name) for p in (*PAGES, *OTHERS)])
 def test_what_is_named_exists(page: Path) -> None:
-    """Links to files, and paths such as `tests/cache/test_caches.py::test_self_forms`."""
+    """Links to files, and paths such as `tests/cache/test_every_form.py::test_self_forms`."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", text):
         path = (page.parent / target).resolve()
