@@ -75,7 +75,7 @@ def test_a_recording(show: Open) -> None:
         page.click("#sw-go")
         page.wait_for_timeout(500)
     shown.ended(1)
-    card = shown.card("recording.wav")
+    card = page.locator(".sw-file", has_text="recording.wav")
     assert "five five five zero one" in 2 * f"{card.locator('.sw-text').inner_text()} "
 
 

@@ -79,10 +79,6 @@ class BrowserPage:
         self.ended(len(files))
         return self.page.locator(".sw-file").first
 
-    def card(self, name: str) -> Any:
-        """What is shown of one file."""
-        return self.page.locator(".sw-file").filter(has_text=name).first
-
     def downloaded(self, link: Any) -> Path:
         """The file that a click brings."""
         with self.page.expect_download() as download:

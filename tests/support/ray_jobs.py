@@ -70,15 +70,6 @@ class RayRun:
                     found.append(int(folder.name))
         return [pid for pid in found if pid != self.process.pid]
 
-    def kill_worker(self, which: int) -> bool:
-        """SIGKILL to one of the workers that there are."""
-        workers = self.processes("ray::MapWorker")
-        if workers:
-            with suppress(ProcessLookupError):
-                os.kill(sorted(workers)[which % len(workers)], signal.SIGKILL)
-                return True
-        return False
-
     def raylet(self) -> int:
         """The process of Ray with the object store."""
         (package,) = find_spec("ray").submodule_search_locations
