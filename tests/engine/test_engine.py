@@ -1,18 +1,22 @@
 """The engine: slots, refill, moves, second requests, and the independence of rows."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, wraps
 from unittest.mock import Mock, patch
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from slimwhisper.cache.forms import all_forms
 from slimwhisper.checkpoint.load import Checkpoint
-from slimwhisper.engine.engine import Engine
+from slimwhisper.engine import passes
+from slimwhisper.engine.engine import LIVE_PREFETCH, Engine
 from slimwhisper.engine.passes import usable_draft
 from slimwhisper.engine.requests import (
     Alignment,
@@ -24,6 +28,7 @@ from slimwhisper.engine.requests import (
     Search,
     Window,
 )
+from slimwhisper.engine.scheduler import Results
 from slimwhisper.longform.requests import make_rules
 from slimwhisper.model.model import Model
 from slimwhisper.options import Options
@@ -120,14 +125,6 @@ def test_no_row_waits_for_another_s_end(model: Model) -> None:
     tail = next(i for i in range(len(batches)) if all(b < 3 for b in batches[i:]))
     assert all(b == 3 for b in batches[:tail])
     assert sum(batches) <= total
-
-
-def test_room_counts_what_waits(model: Model) -> None:
-    engine = Engine(model, 2)
-    assert (engine.idle, engine.room, engine.scheduler.free) == (True, 2, 2)
-    for window in short_windows(3):
-        engine.submit(Asker(), window)
-    assert (engine.idle, engine.room, engine.scheduler.free) == (False, -1, 2)
 
 
 def test_language_requests_among_others() -> None:
@@ -341,3 +338,108 @@ def test_forms_that_cannot_take_tokens_back(name: str) -> None:
     found = decode(model, drafted(requests, [spoiled(e.tokens, 4) for e in expected]), 2)
     assert_same(found, expected)
     assert all((f.drafted > 0) == model.plan.may_draft for f in found)
+
+
+# An encoder in a thread of its own on a CPU: the same answers, and torch's threads given back
+
+
+Test = Callable[..., None]
+
+
+def in_a_thread(test: Test) -> Test:
+    """It keeps the number of threads that it was given, and so does this one."""
+
+    @wraps(test)
+    def called(**fixtures: object) -> None:
+        before = torch.get_num_threads()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, **fixtures).result()
+        assert torch.get_num_threads() == before
+
+    return called
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "usual_threads", lambda: 4)
+
+
+def watched(model: Model, names: list[str]) -> Model:
+    """The names of the threads in which it encodes."""
+    encode = model.encoder
+
+    def call(mel: Tensor) -> Tensor:
+        names.append(f"{threading.current_thread().name}, {torch.get_num_threads()}")
+        return encode(mel)
+
+    model.encoder = call  # type: ignore[assignment]
+    return model
+
+
+@in_a_thread
+def test_the_same_answers(four: None) -> None:
+    requests = short_windows(9)
+    expected = decode(short_model(), requests, 3)
+    names: list[str] = []
+    engine = Engine(watched(short_model(), names), 3)
+    for share in (True, False, True):
+        engine.share_cores(share)
+        assert engine.prefetch == (LIVE_PREFETCH if share else engine.encode_batch)
+        assert torch.get_num_threads() == (2 if share else 4)
+        done = run(engine, dict(enumerate(requests)))
+        found = [done[i][0] for i in range(len(requests))]
+        assert all(isinstance(f, Decoded) for f in found)
+        assert_same(found, expected)  # type: ignore[arg-type]
+    engine.share_cores(False)
+    assert {n for n in names if n.startswith("slimwhisper-encoder")} == {"slimwhisper-encoder_0, 2"}
+    assert sum(n.startswith("slimwhisper-encoder") for n in names) == 18, "one window at a time"
+    assert 0 < sum(n.endswith(", 4") for n in names) <= 9
+
+
+@in_a_thread
+def test_windows_that_are_given_up_while_they_are_encoded(four: None) -> None:
+    release, started = threading.Event(), threading.Event()
+    model = short_model()
+    encode = model.encoder
+
+    def slow(mel: Tensor) -> Tensor:
+        started.set()
+        assert release.wait(10)
+        return encode(mel)
+
+    model.encoder = slow  # type: ignore[assignment]
+    engine = Engine(model, 2)
+    engine.share_cores(True)
+    first, second = short_windows(2)
+    owners = Asker(), Asker()
+    engine.submit(owners[0], first)
+    engine.submit(owners[1], second)
+    threading.Thread(target=lambda: started.wait(10) and release.set()).start()
+    plan = engine.scheduler.plan(2, synchronous=False)
+    engine.runner.encode(plan, Results())
+    engine.stop(owners[:1])
+    while not engine.idle:
+        step(engine)
+    assert engine.scheduler.free == 2
+    engine.share_cores(False)
+    assert [len(owner.answers) for owner in owners] == [0, 1]
+
+
+@in_a_thread
+def test_an_encoder_that_fails_is_reported(four: None) -> None:
+    model = short_model()
+    model.encoder = Mock(side_effect=RuntimeError("broken"))  # type: ignore[assignment]
+    engine = Engine(model, 1)
+    engine.share_cores(True)
+    engine.submit(Asker(), short_windows(1)[0])
+    with pytest.raises(RuntimeError, match="broken"):
+        step(engine)
+    engine.share_cores(False)
+
+
+@in_a_thread
+def test_one_thread_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "usual_threads", lambda: 1)
+    engine = Engine(short_model(), 1)
+    engine.share_cores(True)
+    assert engine.prefetch == engine.encode_batch and torch.get_num_threads() == 1

@@ -97,13 +97,6 @@ def test_a_store_that_does_not_answer(store: Any, run: Any) -> None:
     assert "2 of 2 files transcribed" in run("memory://in", "-o", "memory://out", "-f", "txt").err
 
 
-def test_faults_in_one_line(store: Any, run: Any) -> None:
-    assert "no recordings there; check the address" in run("memory://none", "-o", "out").err
-    assert "memory://in: URIs, arch" in run("x.wav", "memory://in", "-o", "out").err
-    assert "unknown protocol" in run("gopher://in", "-o", "out").err
-    assert "unknown protocol" in run("x.wav", "-o", "gopher://in").err
-
-
 # -- parquet -------------------------------------------------------------------------------------
 
 
