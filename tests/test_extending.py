@@ -37,9 +37,7 @@ from slimwhisper.types import Dims, Segment, Transcript
 from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
 from tests.support.command import RunCLI
 from tests.support.paths import SAMPLES
-from tests.support.toy_form import first
-
-__all__ = ["first"]
+from tests.support.toy_form import first as first
 
 
 @pytest.fixture

@@ -134,11 +134,6 @@ def wait_for_lines(out: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-def wait_for_end(run: RayRun) -> None:
-    """Until no process of a job is left, which takes a worker a moment."""
-    assert eventually(lambda: not run.processes(), 10)
-
-
 def answers(port: int) -> bool:
     """Whether another host that asks for metrics would be answered."""
     for address in (socket.gethostbyname(socket.gethostname()), "127.0.0.1"):
@@ -167,7 +162,7 @@ def test_a_stopped_driver_resumes(folder: Path, one: Path, tmp_path: Path, numbe
         if number == signal.SIGINT:
             events = list(run.events())
             assert run.wait() == events[-1]["status"] == 130
-            wait_for_end(run)
+            assert eventually(lambda: not run.processes(), 10), "a worker takes a moment"
             ended = {e["path"] for e in events if e["event"] == "file"}
             assert ended == {line["path"] for line in journal_lines(tmp_path)}
             assert 2 <= events[-1]["done"] <= 12 and not list(tmp_path.rglob("*.part"))

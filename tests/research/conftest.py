@@ -1,5 +1,3 @@
 """A form whose loss is known."""
 
-from tests.support.toy_form import first
-
-__all__ = ["first"]
+from tests.support.toy_form import first as first

@@ -1,5 +1,3 @@
 """Voices that are told apart without networks."""
 
-from tests.support.voices import made_up_voices
-
-__all__ = ["made_up_voices"]
+from tests.support.voices import made_up_voices as made_up_voices

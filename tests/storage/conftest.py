@@ -1,5 +1,3 @@
 """A store in this process."""
 
-from tests.support.memory_store import store
-
-__all__ = ["store"]
+from tests.support.memory_store import store as store
