@@ -26,9 +26,8 @@ from slimwhisper.faster_whisper.transcribe import get_suppressed_tokens
 from slimwhisper.faster_whisper.utils import available_models, download_model, format_timestamp
 from slimwhisper.faster_whisper.vad import VadOptions, get_speech_timestamps
 from tests.support.command import python
-from tests.support.paths import SAMPLES
 from tests.support.refusals import TABLES
-from tests.support.spoken import EXPECTED, LONG
+from tests.support.spoken import EXPECTED, LONG, SAMPLES
 
 PHONE, PI = SAMPLES / "phone-number.wav", SAMPLES / "pi.opus"
 COUNTDOWN, DOOR = SAMPLES / "countdown.flac", SAMPLES / "door-code.mp3"

@@ -28,8 +28,7 @@ from slimwhisper.research.comparison import Comparison, find_recordings, words_o
 from slimwhisper.research.pairs import FormPair, MeasuredCache
 from tests.support.checkpoints import tiny_dims
 from tests.support.command import Run, RunCLI
-from tests.support.paths import SAMPLES
-from tests.support.spoken import EXPECTED
+from tests.support.spoken import EXPECTED, SAMPLES
 from tests.support.toy_form import SILENT
 
 pytestmark = pytest.mark.usefixtures("first")

@@ -13,8 +13,7 @@ from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.live.types import SpeakersNamed, UtteranceEnded
 from slimwhisper.speakers.live import LiveSpeakers
-from tests.support.paths import SAMPLES
-from tests.support.spoken import spoken_words
+from tests.support.spoken import SAMPLES, spoken_words
 from tests.support.voices import sound
 
 pytestmark = pytest.mark.usefixtures("made_up_voices")
