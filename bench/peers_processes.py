@@ -1,7 +1,5 @@
 """The processes in which `peers.py` measures: one for each engine, and one for each conversion."""
 
-import ctypes
-import gc
 import os
 import re
 import sys
@@ -143,34 +141,23 @@ def convert_weights(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> N
         pipe.send({})
 
 
-class Memory:
-    """The peak memory use of this process, or of its GPU."""
+def reset_peak(device: torch.device) -> None:
+    """Forget the memory that loading took."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
-    def __init__(self, device: torch.device) -> None:
-        """`grown` does not count memory that is in use now."""
-        self._device, self._cuda = device, device.type == "cuda"
-        gc.collect()
-        with suppress(OSError, AttributeError):  # memory freed after loading must not hide a rise
-            ctypes.CDLL(None).malloc_trim(0)
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            with suppress(OSError):  # reset the peak; else it stays that of loading
-                Path("/proc/self/clear_refs").write_text("5")
-        self._before = self.peak()
 
-    def peak(self) -> int:
-        """Bytes; 0 if the system does not report it."""
-        if self._cuda:
-            return torch.cuda.max_memory_allocated(self._device)
-        with suppress(OSError):  # ru_maxrss would begin with the parent's peak
-            match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-            return int(match[1]) * 1024 if match else 0
-        return 0
-
-    def grown(self) -> int:
-        """Bytes by which the peak has risen."""
-        return self.peak() - self._before
+def peak_bytes(device: torch.device) -> int:
+    """The most memory of this process since then, or of its GPU; 0 if the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):  # ru_maxrss would begin with the parent's peak
+        match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(match[1]) * 1024 if match else 0
+    return 0
 
 
 def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
@@ -181,7 +168,8 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
         torch.set_num_threads(case.threads)
         audio, start = inputs(case, folder)
         run = peer.load(case, str(folder / file_of(peer, case)), **peer.options)
-        memory, first = Memory(torch.device(case.device)), 0.0
+        reset_peak(torch.device(case.device))
+        first = 0.0
         for _ in range(2):  # the last counts
             since = time.perf_counter()
             list(run(start))
@@ -190,7 +178,7 @@ def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:
             list(run(audio))
         while True:
             pipe.recv()
-            pipe.send({"first_text_seconds": first, **measured(case, run, audio, memory)})
+            pipe.send({"first_text_seconds": first, **measured(case, run, audio)})
 
 
 def reason(error: BaseException) -> str:
@@ -199,8 +187,8 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:ERROR_LETTERS]
 
 
-def measured(case: Case, run: Run, audio: list[Any], memory: Memory) -> Row:
-    """A round: all files. `memory_mb`: the peak, less what was in use with the model loaded."""
+def measured(case: Case, run: Run, audio: list[Any]) -> Row:
+    """A round: all files. `peak_mb`: since the model was loaded."""
     since = time.perf_counter()
     pairs = list(run(audio))
     seconds = time.perf_counter() - since
@@ -212,8 +200,7 @@ def measured(case: Case, run: Run, audio: list[Any], memory: Memory) -> Row:
         "sampled": sum(counts),
         "fewest_tokens": min(counts),  # of a file
         "most_tokens": max(counts),
-        "memory_mb": memory.grown() / 1e6 if known else None,
-        "peak_mb": memory.peak() / 1e6 if known else None,
+        "peak_mb": peak_bytes(torch.device(case.device)) / 1e6 if known else None,
         "texts": [text.strip() for text, _ in pairs] if case.audio else None,
     }
 

@@ -13,7 +13,7 @@ from rows import table as markdown
 from slimwhisper.research.comparison import edits, words_of
 
 Results = Mapping[Case, dict[int, Row]]  # of each case, by round
-MEDIANS = ("hours_an_hour", "seconds_spent", "first_text_seconds", "memory_mb", "peak_mb")
+MEDIANS = ("hours_an_hour", "seconds_spent", "first_text_seconds", "peak_mb")
 
 
 def summaries(results: Results, errors: Mapping[Case, str]) -> list[Row]:
@@ -98,8 +98,8 @@ def words(texts: Sequence[str], reference: Sequence[str]) -> tuple[int, int]:
 def table(rows: Sequence[Row]) -> str:
     """In Markdown: every engine, and of slimwhisper how many times as fast as the best other."""
     head = ["model", "audio", "windows at a time", "group", "engine", "hours of audio per hour"]
-    head += ["seconds", "tokens a file", "first text, ms", "memory that decoding adds, MB"]
-    head += ["peak, MB", "best other engine", "ratio to it", "words", "differences"]
+    head += ["seconds", "tokens a file", "first text, ms", "peak, MB"]
+    head += ["best other engine", "ratio to it", "words", "differences"]
     lines = []
     for row in rows:
         # with fewer files than places it says so
@@ -110,7 +110,7 @@ def table(rows: Sequence[Row]) -> str:
         line += [f"{row['hours_an_hour']:,.1f}", f"{row['seconds_spent']:,.1f}"]
         line += [f"{least}" if least == most else f"{least} to {most}"]
         line += [f"{1000 * row['first_text_seconds']:,.0f}"]
-        line += ["-" if row[k] is None else f"{row[k]:,.0f}" for k in ("memory_mb", "peak_mb")]
+        line += ["-" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}"]
         line += [row.get("best", ""), spread(row["ratios"]) if row["ratios"] else ""]
         lines.append([*line, *(row.get(name, "") for name in ("words", "differences"))])
     return markdown(head, lines)
