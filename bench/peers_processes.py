@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,16 @@ def take_turns(
                 if isinstance(result, str):
                     failed.add(case)
                 yield case, number, result
-                if case in workers and (case in failed or free_share(case.device) < KEPT_SHARE):
+                if case in workers and (case in failed or is_full(case.device)):
                     workers.pop(case).close()
     finally:
         for worker in workers.values():
             worker.close()
 
 
-def free_share(device: str) -> float:
-    """Of a GPU's memory; on a CPU 1."""
-    if device == "cpu":
-        return 1.0
-    free, total = torch.cuda.mem_get_info()
-    return free / total
+def is_full(device: str) -> bool:
+    """Whether a GPU's memory has less than `KEPT_SHARE` left."""
+    return device != "cpu" and truediv(*torch.cuda.mem_get_info()) < KEPT_SHARE
 
 
 def convert(case: Case, folder: Path) -> str:
@@ -154,10 +152,9 @@ def peak_bytes(device: torch.device) -> int:
     """The most memory of this process since then, or of its GPU; 0 if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError):  # ru_maxrss would begin with the parent's peak
-        match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        return int(match[1]) * 1024 if match else 0
-    return 0
+    status = Path("/proc/self/status")  # ru_maxrss would begin with the parent's peak
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) * 1024 if found else 0
 
 
 def measure(pipe: "Connection[Any, Any]", case: Case, folder: Path) -> None:

@@ -44,7 +44,6 @@ class Rows:
             "bench": bench,
             "device": short_name(gpu) if device.type == "cuda" else device.type,
             "cores": len(os.sched_getaffinity(0)),
-            "driver": None,
             "triton": installed("triton"),
             "commit": commit(),
             **here,

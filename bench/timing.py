@@ -3,10 +3,8 @@
 import platform
 import re
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -77,15 +75,8 @@ def machine(device: torch.device) -> dict[str, object]:
         "processor": _processor(),
     }
     if device.type == "cuda":
-        import triton
-
-        properties = torch.cuda.get_device_properties(device)
-        match |= {
-            "gpu": properties.name,
-            "cuda": torch.version.cuda,
-            "triton": triton.__version__,
-            "driver": _driver(),
-        }
+        match["gpu"] = torch.cuda.get_device_properties(device).name
+        match["cuda"] = torch.version.cuda
     return match
 
 
@@ -98,11 +89,3 @@ def _processor() -> str:
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.+)", info.read_text()) if info.exists() else []
     return names[0].strip() if names else platform.machine()
-
-
-def _driver() -> str:
-    """NVIDIA's driver, such as "570.86.15"; "" where nvidia-smi does not say."""
-    args = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError):
-        return subprocess.run(args, capture_output=True, text=True).stdout.partition("\n")[0]
-    return ""
