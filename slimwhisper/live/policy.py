@@ -21,6 +21,8 @@ NEW_MARGIN = 40
 # To hold back new words below a probability of 0.5 was tried on 2,101 words of base in English,
 # French, Italian and Russian: 323 errors instead of 324, and p95 half a second later. Once updates
 # had what was said before, on 559 words in Italian: 81 instead of 83, and p50 0.08 s later.
+# To decode a whole utterance again at its end, without its committed text, was tried on 562 words
+# in Spanish: 70 errors instead of 71.
 REWIND_FRAMES = 50  # one second; not in the paper. Words that overlap in time go back less
 
 
