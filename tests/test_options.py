@@ -21,7 +21,7 @@ from slimwhisper.jobs.journal import identify_job
 from slimwhisper.live.setup import live_options
 from slimwhisper.longform.requests import Prompts
 from slimwhisper.options import Options, make_options
-from slimwhisper.recordings.transcribe import warn_of_late_clips
+from slimwhisper.recordings.transcribe import warn_of_empty_clips
 from slimwhisper.tokens.vocabulary import get_vocabulary
 from slimwhisper.types import Dims
 from tests.support.checkpoints import facts_of, tiny_dims
@@ -128,11 +128,9 @@ def test_hot_words(tmp_path: Path) -> None:
     path.write_bytes(b"\xff")
     assert "is not UTF-8" in refusal(MULTILINGUAL, hot_words=path)
     vocabulary = get_vocabulary(MULTILINGUAL)
-    tokenizer = vocabulary.tokenizer()
-    anywhere = {"ann Lee": False, "東京": True}
-    for line, expected in anywhere.items():
+    for line, expected in (("ann Lee", False), ("東京", True)):
         found = spellings(vocabulary, (line,), 2.0)
-        spelled = {tokenizer.decode(list(s.tokens)): s.anywhere for s in found}
+        spelled = {vocabulary.tokenizer().decode(list(s.tokens)): s.anywhere for s in found}
         cased = {line, line.lower(), line.title()}
         assert spelled == dict.fromkeys(cased, expected) | {f" {c}": True for c in cased}
 
@@ -146,14 +144,14 @@ def test_what_the_model_cannot(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         made = make_options(facts_of(ENGLISH, "tiny-model"), **asked)
         assert (made.language, made.task, made.multilingual) == ("en", "transcribe", False)
-    warnings = [record.getMessage() for record in caplog.records]
-    assert len(warnings) == 3 and all("tiny-model is English-only" in w for w in warnings)
     refusal(ENGLISH, language="xx")
     make_options(facts_of(ENGLISH), language="<|en|>", task="transcribe")
     assert make_options(facts_of(TURBO), task=None).task == "transcribe", "as in whisper"
-    assert len(caplog.records) == 3
-    warn_of_late_clips(70.0, Options(clip_timestamps="3,5,91"), "talk")
-    assert "talk ends at 70 s, before its clip at 91 s" in caplog.text
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 3 and all("tiny-model is English-only" in w for w in warnings)
+    warn_of_empty_clips(70.0, Options(clip_timestamps="5,3,91"), "talk")
+    assert "talk: its clip at 5 s ends at 3 s; check" in caplog.text
+    assert "talk: its clip at 91 s ends at 70 s; check" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from slimwhisper.audio.load import AudioSource, load_channels, load_samples, stem_of
@@ -42,7 +43,7 @@ def make_recording(
     suffix, for an RTTM file. speaker: of all segments, if there is only one. Raises AudioError,
     DependencyError, OptionError.
     """
-    warn_of_late_clips(len(samples) / SAMPLE_RATE, options, name)
+    warn_of_empty_clips(len(samples) / SAMPLE_RATE, options, name)
     passes = passes_of(samples, options, name)
     if speaker is not None:
         passes.windows.append(partial(spoken_by, speaker))
@@ -53,12 +54,13 @@ def make_recording(
     return Recording(samples, model.dims, options, model.vocabulary, passes)
 
 
-def warn_of_late_clips(end: float, options: Options, name: str) -> None:
-    """Say if a clip begins after a recording of `end` seconds, and so has no text."""
-    latest = max(options.clip_seconds[::2], default=0.0)
-    if 0 < latest >= end:
-        what = f"ends at {end:g} s, before its clip at {latest:g} s"
-        warnings_to.get()(f"{name or 'the recording'} {what}; check clip_timestamps")
+def warn_of_empty_clips(end: float, options: Options, name: str) -> None:
+    """Say which clips have no text: after `end`, in seconds, or with an end before its start."""
+    points = options.clip_seconds
+    for start, stop in zip_longest(points[::2], points[1::2], fillvalue=end):
+        if 0 < start >= min(stop, end):
+            what = f"its clip at {start:g} s ends at {min(stop, end):g} s"
+            warnings_to.get()(f"{name or 'the recording'}: {what}; check clip_timestamps")
 
 
 def split_recording(
@@ -176,10 +178,7 @@ class Loader(Generic[Source, Loaded]):
     def _submit_all(self, sources: Iterable[Source]) -> None:
         try:
             iterator = iter(sources)
-            while not self._closed:
-                self._slots.acquire()
-                if self._closed:
-                    return
+            while self._slots.acquire() and not self._closed:
                 source = next(iterator)
                 self._items.append((source, self._pool.submit(self._load, source)))
                 self._count.release()

@@ -12,6 +12,9 @@ from tests.support.live import Live, eventually
 
 FEW_FILES = 3  # open files that a server may keep for later: of Gradio's threads, of its log
 MEMORY = 64 << 20  # bytes by which the process may grow
+LIBC = ctypes.CDLL(None)
+# one heap (M_ARENA_MAX) for all threads: glibc gives back nothing of the others' ends
+TRIMS = hasattr(LIBC, "malloc_trim") and LIBC.mallopt(-8, 1)
 
 
 def open_files() -> int:
@@ -38,8 +41,8 @@ def unnamed_bytes() -> int:
 
 def memory() -> int:
     """Bytes of memory that this process has, without those that it has freed."""
-    with suppress(OSError, AttributeError):  # else they come and go with the heap's holes
-        ctypes.CDLL(None).malloc_trim(0)
+    if TRIMS:  # else they come and go with the heap's holes
+        LIBC.malloc_trim(0)
     (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
     return int(line.split()[1]) << 10
 
