@@ -1,5 +1,6 @@
 """Voice activity: silero-vad's network on frames of 32 ms, block by block."""
 
+import warnings
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +52,9 @@ def speech_regions(samples: Samples, **options: float) -> list[Region]:
 
 def find_speech(samples: Samples, options: SpeechOptions) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
-    names = [row.name for row in fields(SpeechOptions) if row.name.startswith("vad_")]
+    names = [r.name for r in fields(SpeechOptions) if r.name.startswith("vad_")]
+    names.remove("vad_filter")  # whether to look for speech at all
     given = {name.removeprefix("vad_"): getattr(options, name) for name in names}
-    del given["filter"]  # whether to look for speech at all
     defaults = {"min_silence_duration_ms": 300, "speech_pad_ms": 200} if options.parallel else {}
     chosen = {name: value for name, value in given.items() if value is not None}
     return speech_regions(samples, **defaults | chosen)
@@ -152,14 +153,16 @@ def _shared_thread() -> ThreadPoolExecutor:
 @cache
 def _shared_network() -> tuple[Callable[..., list[dict[str, int]]], "VadNetwork"]:
     """silero-vad's function from probabilities to regions, and its network, for all threads."""
-    with one_thread():
+    with one_thread(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit.load`")  # torch 2.15 deprecates it
         try:
             import silero_vad  # sets one thread globally
         except ImportError as error:
             raise DependencyError(
                 f"finding speech needs the package silero-vad ({error}): pip install silero-vad"
             ) from None
-    return silero_vad.get_speech_timestamps_from_probs, VadNetwork(silero_vad.load_silero_vad())
+        model = silero_vad.load_silero_vad()
+    return silero_vad.get_speech_timestamps_from_probs, VadNetwork(model)
 
 
 @dataclass(slots=True)

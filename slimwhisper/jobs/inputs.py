@@ -225,11 +225,8 @@ class Inputs:
                     path = Path(text)
                     if not dots and any(map(is_hidden, set(path.parts) - named)):
                         continue
-                    if (
-                        every
-                        or kind_of(path) == "folder"
-                        or self.selection.takes(text, hidden=dots)
-                    ):
+                    whole = every or kind_of(path) == "folder"
+                    if whole or self.selection.takes(text, hidden=dots):
                         yield from self._one_of_many(path)
             case "list":
                 assert self._stdin is not None

@@ -43,6 +43,7 @@ def speech() -> np.ndarray:
     return slimwhisper.load_audio(SAMPLES / LONG)[: 11 * 16_000]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.load`")
 def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
     silence = np.zeros(3 * 16_000, np.float32)
     array = np.concatenate([silence, speech, silence, speech[:40_000], silence])

@@ -12,9 +12,8 @@ from tests.support.live import Live, eventually
 
 FEW_FILES = 3  # open files that a server may keep for later: of Gradio's threads, of its log
 MEMORY = 64 << 20  # bytes by which the process may grow
-LIBC = ctypes.CDLL(None)
-# one heap (M_ARENA_MAX) for all threads: glibc gives back nothing of the others' ends
-TRIMS = hasattr(LIBC, "malloc_trim") and LIBC.mallopt(-8, 1)
+LIBC = ctypes.CDLL(None)  # glibc
+LIBC.mallopt(-8, 1)  # M_ARENA_MAX: one heap for all threads, as of others no end is given back
 
 
 def open_files() -> int:
@@ -41,8 +40,7 @@ def unnamed_bytes() -> int:
 
 def memory() -> int:
     """Bytes of memory that this process has, without those that it has freed."""
-    if TRIMS:  # else they come and go with the heap's holes
-        LIBC.malloc_trim(0)
+    LIBC.malloc_trim(0)  # else they come and go with the heap's holes
     (line,) = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)
     return int(line.split()[1]) << 10
 
