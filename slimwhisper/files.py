@@ -82,8 +82,8 @@ class Outcome(NamedTuple):
     fingerprint: Fingerprint
     status: Status
     seconds: float | None  # of audio
-    error: str | None = None  # why there is no transcript
-    output: str | None = None  # as that of an `InputFile`
+    error: str | None  # why there is no transcript
+    output: str  # as that of an `InputFile`
     empty: bool = False  # an output has nothing in it, as of silence
 
 

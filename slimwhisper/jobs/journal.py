@@ -257,6 +257,8 @@ class Journal:
         that wrote an output cancels all earlier ones of that output, whatever their options.
         """
         lines = np.fromiter(self._lines(records), LINE)
+        # that of new lines is later, even if the clock is set back; 2.5e11 is in the year 9892
+        self._latest = min(float(lines["time"].max(initial=0)), 2.5e11)
         lines.sort(order=("output", "time"), kind="stable")  # in place: there may be millions
         output, digest = lines["output"].copy(), lines["digest"].copy()
         wrote = np.cumsum(lines["wrote"], dtype=np.uint32)
@@ -265,20 +267,16 @@ class Journal:
         self._earlier = Digests(digest[wrote == wrote[last]])
 
     def _lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-        """The fields of `LINE`. Older versions' lines have no output: their path stands for it."""
-        old = False
+        """The fields of `LINE`."""
         for record in records:
-            path, output, when = map(record.get, ("path", "output", "time"))
+            output, when = map(record.get, ("output", "time"))
             mark = EMPTY if record.get("empty") else record["status"]
             accepted, wrote = record["options"] in self._accepted, record["status"] == "done"
             if wrote and not accepted:  # the same settings in other formats change nothing
                 same = record["options"] | {"formats": self._options["formats"]}
                 wrote = same not in self._accepted
             digest = _digest(*map(record.get, KEYS), output, mark) if accepted else 0
-            yield _digest(output or path), when, digest, wrote
-            old |= output is None
-            if old and output and wrote:
-                yield _digest(path), when, 0, wrote
+            yield _digest(output), when, digest, wrote
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The lines of recordings that are done or failed, with any options but for outputs of
@@ -309,23 +307,27 @@ class Journal:
 
     def _has(self, recording: InputFile, *marks: str) -> bool:
         fields = [getattr(recording.fingerprint, key) for key in KEYS]
-        ends = ((output, mark) for output in (recording.output, None) for mark in marks)
-        return any(_digest(*fields, *end) in self._earlier for end in ends)
+        return any(_digest(*fields, recording.output, mark) in self._earlier for mark in marks)
 
     def add(self, *outcomes: Outcome) -> None:
         """Append recordings that have ended, in one write. If the process is killed during it, at
         most one line is incomplete.
         """
         # ASCII, so that names that are not UTF-8 survive as escaped surrogates
-        lines = "".join(_line(outcome, self.recorded) for outcome in outcomes)
+        lines = "".join(_line(outcome, self.recorded, self._now()) for outcome in outcomes)
         self.log.append(lines.encode("ascii"))
+
+    def _now(self) -> datetime:
+        """The time of a line, which is later than those of all before."""
+        self._latest = max(time.time(), self._latest + 2e-6)
+        return datetime.fromtimestamp(self._latest).astimezone()
 
     def close(self) -> None:
         """Write lines that are not written yet, and release the lock."""
         self.log.close()
 
 
-def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:
+def _line(outcome: Outcome, options: Mapping[str, Any], now: datetime) -> str:
     fingerprint = ((key, getattr(outcome.fingerprint, key)) for key in KEYS)
     record = {
         **{key: value for key, value in fingerprint if key != "etag" or value is not None},
@@ -335,7 +337,7 @@ def _line(outcome: Outcome, options: Mapping[str, Any]) -> str:
         "error": outcome.error,
         "output": outcome.output,
         **({"empty": True} if outcome.empty else {}),
-        "time": datetime.now().astimezone().isoformat(),
+        "time": now.isoformat(),
     }
     return json.dumps(record) + "\n"
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -44,13 +44,20 @@ NONSENSE = (
 )
 
 
-def said(journal: Journal, fingerprint: Fingerprint, output: str = "a") -> Status | None:
-    return journal.status(InputFile(Path(fingerprint.path), output, fingerprint))
+def said(journal: Journal, fingerprint: Fingerprint, output: str = "") -> Status | None:
+    path = fingerprint.path
+    return journal.status(InputFile(Path(path), output or path, fingerprint))
+
+
+def outcome(of: Fingerprint, status: Status = "done") -> Outcome:
+    """Of a recording whose outputs have its name."""
+    return Outcome(of, status, 1.25, None, of.path)
 
 
 class Jobs(RuleBasedStateMachine):
     """Jobs that are killed at any moment and opened again, in parts or as a whole, with the same or
-    with another model, while their files are damaged. What they recorded counts, and no more.
+    with another model, while files are damaged and the clock jumps. What they recorded counts, and
+    no more.
     """
 
     def __init__(self) -> None:
@@ -80,11 +87,13 @@ class Jobs(RuleBasedStateMachine):
         of=st.lists(st.sampled_from(FINGERPRINTS), min_size=1, max_size=3),
         status=st.sampled_from(("done", "failed", "unwritten")),
         output=st.sampled_from("ab"),
+        clock=st.floats(0, 2e9),
     )
-    def record(self, of: list[Fingerprint], status: Status, output: str) -> None:
+    def record(self, of: list[Fingerprint], status: Status, output: str, clock: float) -> None:
         assert self.job is not None
         why = None if status == "done" else 'why"}, "x": '
-        self.job.add(*(Outcome(each, status, 1.25, why, output) for each in of))
+        with patch("time.time", return_value=clock):
+            self.job.add(*(Outcome(each, status, 1.25, why, output) for each in of))
         self.lines += [(self.model, each, output, status) for each in of]
         self.recorded += len(of)
 
@@ -123,7 +132,7 @@ def opened(path: Path, **how: Any) -> Journal:
 def write(path: Path, *lines: tuple[Fingerprint, Status]) -> None:
     with closing(opened(path)) as journal:
         for fingerprint, status in lines:
-            journal.add(Outcome(fingerprint, status, 1.25))
+            journal.add(outcome(fingerprint, status))
 
 
 def status(path: Path, fingerprint: Fingerprint = STAMP, **how: Any) -> Status | None:
@@ -136,21 +145,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / JOURNAL_NAME
 
 
-def test_a_line_of_an_older_version_counts(path: Path) -> None:
-    """The format on disk, byte for byte."""
+def test_the_format_on_disk(path: Path) -> None:
+    """Byte for byte; the time follows."""
     old = (
         '{"path": "/in/a.wav", "size": 100, "mtime_ns": 1700000000123456789, "options": {"model": '
         '"tiny", "formats": ["txt"], "temperature": [0.0, 0.2]}, "status": "done", "seconds": 1.25,'
-        ' "error": null, "time": "2024-01-01T00:00:00+0000"}\n'
+        ' "error": null, "output": "/in/a.wav", "time": "2024-01-01T00:00:00+0000"}\n'
         '{"path": "s3://b/a", "size": 5, "mtime_ns": null, "etag": "e", "options": {"model": "tiny"'
         ', "temperature": [0.0, 0.2], "formats": ["txt"]}, "status": "failed", "seconds": null, '
-        '"error": "why", "time": "2024-01-01T00:00:00+0000"}\n'
+        '"error": "why", "output": "s3://b/a", "time": "2024-01-01T00:00:00+0000"}\n'
     )
     path.write_text(old)
     assert status(path, Fingerprint("s3://b/a", 5, None, "e")) == "failed"
     assert status(path) == "done" and status(path, ignore_earlier=True) is None
     with closing(Journal(open_sink(str(path.parent)), OPTIONS | {"model": "base"})) as journal:
-        journal.add(Outcome(STAMP, "done", 1.25, None, "a"))
+        journal.add(outcome(STAMP))
     assert status(path) is None
     path.unlink()
     write(path, (STAMP, "done"))
@@ -181,7 +190,7 @@ def test_a_folder_that_is_deleted_or_replaced(tmp_path: Path, kind: str, caplog:
     path.parent.mkdir()
     write(path, (LAST, "done"))
     journal = opened(path)
-    journal.add(Outcome(STAMP, "done", 1.0))
+    journal.add(outcome(STAMP))
     path.parent.rename(tmp_path / "old")
     if kind == "deleted":
         (tmp_path / "old" / JOURNAL_NAME).unlink()
@@ -192,7 +201,7 @@ def test_a_folder_that_is_deleted_or_replaced(tmp_path: Path, kind: str, caplog:
         with pytest.raises(OutputError, match="File exists"):
             journal.close()
         return
-    journal.add(Outcome(NEW, "done", 1.0))
+    journal.add(outcome(NEW))
     journal.close()
     assert journal.log.moved and caplog.text.count("deleted or replaced") == 1
     assert all(status(path, each) == "done" for each in (LAST, STAMP, NEW))
@@ -220,9 +229,9 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.write
     monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:20]))
     with pytest.raises(OutputError, match=r"the journal cannot be written [(]No space"):
-        journal.add(Outcome(NEW, "done", 1.0))
+        journal.add(outcome(NEW))
     monkeypatch.undo()
-    journal.add(Outcome(LAST, "done", 1.0))
+    journal.add(outcome(LAST))
     journal.close()
     assert [status(path, s) for s in (STAMP, NEW, LAST)] == ["done", None, "done"]
 
@@ -256,7 +265,7 @@ def test_a_long_journal_takes_little_memory(path: Path) -> None:
 
 
 def done(name: str) -> Outcome:
-    return Outcome(Fingerprint(f"s3://b/{name}", 10, 5), "done", 1.0)
+    return outcome(Fingerprint(f"s3://b/{name}", 10, 5))
 
 
 def test_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
