@@ -4,7 +4,6 @@ of it is replaced.
 
 import logging
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +30,6 @@ from slimwhisper.engine.engine import slot_bytes
 from slimwhisper.engine.requests import Search
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.loading import load_model
-from slimwhisper.model.model import Model
 from tests.support.command import python
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.models import made
@@ -208,8 +206,8 @@ def test_a_model_keeps_to_its_choice(
 
 FAULTS = """
 import resource
-from slimwhisper.devices import keep_heaps
-keep_heaps()
+from tests.support.windows import random_model
+random_model()
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     blocks = [bytearray(b"x") * (20 << 20) for _ in range(3)]
@@ -221,7 +219,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
 def test_freed_memory_is_not_fetched_again() -> None:
-    """The third time no page of it is; with a user's own settings, all."""
+    """A model sees to it: the third time no page is; with a user's own settings, all are."""
 
     def faults(**settings: str) -> int:
         return int(python("-c", FAULTS, without=devices.SETTINGS, **settings).stdout)
@@ -229,30 +227,8 @@ def test_freed_memory_is_not_fetched_again() -> None:
     assert faults() < 1000 < faults(MALLOC_TRIM_THRESHOLD_="65536")
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
-    """Those of mallopt."""
-    made: list[tuple[int, int]] = []
-    for name in devices.SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-
-    def function(name: str) -> object:
-        return (lambda *option: made.append(option)) if name == "mallopt" else None
-
-    monkeypatch.setattr(devices, "_glibc", function)
-    devices.keep_heaps.cache_clear()
-    yield made
-    devices.keep_heaps.cache_clear()
-
-
-def test_a_model_sets_it_once(calls: list[tuple[int, int]]) -> None:
-    assert isinstance(random_model(), Model) and isinstance(random_model(), Model)
-    assert calls == [devices.TRIM_THRESHOLD, devices.MMAP_THRESHOLD]
-
-
-def test_another_c_library(calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has neither function, and nothing is set or trimmed."""
     monkeypatch.setattr(devices, "_glibc", lambda _: None)
-    devices.keep_heaps()
+    devices.keep_heaps.__wrapped__()
     devices.HeapTrimmer().trim()
-    assert not calls

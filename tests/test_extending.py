@@ -1,6 +1,6 @@
-"""What comes from outside: a cache form, a checkpoint format, an output format, a pass, a source,
-an option; a row each, or an object of an interface, and all that have names for them run them.
-`docs/internals/architecture.md` has the steps.
+"""What comes from outside: a cache form, a checkpoint format, an output format, a pass, an option;
+a row each, or an object of an interface, and all that have names for them run them; sources are in
+tests/service/. `docs/internals/architecture.md` has the steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from slimwhisper.audio.samples import Samples
 from slimwhisper.cache import forms
 from slimwhisper.checkpoint import load as readers
 from slimwhisper.checkpoint.files import Contents
-from slimwhisper.engine.requests import Answer, Languages, Window
 from slimwhisper.errors import CheckpointError, OptionError
 from slimwhisper.flags import FlagGroup, add_options
 from slimwhisper.formats.load import load_checkpoint
@@ -31,8 +30,6 @@ from slimwhisper.option_group import ModelFacts, OptionGroup, option
 from slimwhisper.options import Options
 from slimwhisper.outputs import Layout
 from slimwhisper.recordings import passes as table
-from slimwhisper.service.source import Finished
-from slimwhisper.service.transcriber import Call
 from slimwhisper.types import Dims, Segment, Transcript
 from tests.support.checkpoints import assert_equal, facts_of, tiny_dims
 from tests.support.command import RunCLI
@@ -122,47 +119,6 @@ def test_a_pass_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(transcript, Transcript) and transcript.text.endswith("(9 s)")
     assert [s.text for s in transcript.segments] == [s.text for s in seen]
     assert "".join(s.text for s in seen).startswith(" FIVE FIVE FIVE")
-
-
-class Polyglot:
-    """A source: the language of some windows, and nothing else."""
-
-    live, due, backlog = False, None, 0.0
-
-    def __init__(self, windows: list[Window]) -> None:
-        self.waiting, self.found = windows[::-1], list[str]()
-        self.count = len(windows)
-
-    def next_window(self) -> tuple[str, Window] | None:
-        return ("it", self.waiting.pop()) if self.waiting else None
-
-    def accept(self, session: str, answer: Answer) -> None:
-        assert session == "it" and isinstance(answer, Languages)
-        self.found.append(answer.most_likely())
-
-    def report(self) -> str | None:
-        return self.found[-1] if self.found else None
-
-    @property
-    def done(self) -> bool:
-        return len(self.found) == self.count
-
-    def result(self) -> list[str]:
-        return self.found
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_source_from_outside(random_paths: dict[str, Path]) -> None:
-    transcriber = slimwhisper.load_model(random_paths["multilingual"], device="cpu").transcriber
-    dims, sot = transcriber.model.dims, transcriber.model.vocabulary.sot
-    mel = torch.zeros(dims.n_mels, dims.window_frames)
-    with Call(transcriber, None, 2) as call:
-        call.submit(Polyglot([Window(mel, (sot,), 0, rules=None)] * 3), "languages")
-        *news, last = call.run()
-    assert last == Finished("languages", [event.news for event in news])
-    assert len(news) == 3
 
 
 @dataclass(frozen=True, kw_only=True)
