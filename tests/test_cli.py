@@ -71,7 +71,7 @@ def test_transcribe_writes_what_the_library_says(
 def bad(tmp_path: Path) -> Path:
     """A folder of files that cannot be transcribed, and a good one."""
     folder = tmp_path / "bad"
-    (folder / "dir").mkdir(parents=True)
+    (folder / "dir.safetensors").mkdir(parents=True)
     good = folder / "good.wav"
     soundfile.write(good, np.zeros(16_000, np.float32), 16_000, subtype="PCM_16")
     whole = good.read_bytes()

@@ -1,4 +1,6 @@
-"""Bodies that are recorded once and replayed: what a GPU forbids, and what breaks a capture."""
+"""Bodies that are recorded once and replayed: what a GPU forbids, and what breaks a capture; and
+half of a GPU for a stream.
+"""
 
 import gc
 import logging
@@ -14,6 +16,7 @@ import torch
 from slimwhisper.devices import bucket_of
 from slimwhisper.engine.engine import Engine
 from slimwhisper.engine.requests import Decoded, Search
+from slimwhisper.kernels.gpu import driver
 from slimwhisper.kernels.graphs import MAX_FAILURES, CUDAGraphs, Graphs, stream_of
 from tests.support.pretend.cuda import pretend_cuda
 from tests.support.pretend.device import Forbidden
@@ -193,3 +196,29 @@ def test_graphs_of_other_roles_and_engines_have_other_capture_streams() -> None:
             record(graphs, lambda x=x: x.add_(1))
             assert streams_of(graphs) == first
             del graphs
+
+
+# Half of a GPU's multiprocessors for a stream
+
+
+@pytest.mark.parametrize(("capability", "bindings"), [((8, 9), True), ((9, 0), False)])
+def test_hopper_alone_is_divided(
+    capability: tuple[int, int], bindings: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(driver, "has_bindings", lambda: bindings)
+    assert not driver.can_divide(CUDA)
+
+
+@pytest.mark.gpu
+def test_a_stream_on_half_of_the_multiprocessors() -> None:
+    if not (torch.cuda.is_available() and driver.can_divide(CUDA)):
+        pytest.skip("no GPU whose multiprocessors can be divided")
+    stream = driver.partition_stream(CUDA)
+    x = torch.randn(4096, 4096, device=CUDA)
+    whole = x @ x
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        half = x @ x
+    torch.cuda.synchronize()
+    torch.testing.assert_close(half, whole, rtol=1e-4, atol=1e-2)

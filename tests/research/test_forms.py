@@ -7,8 +7,6 @@ import torch
 
 import slimwhisper
 from slimwhisper.cache.base import Rows
-from slimwhisper.cache.forms import choose_forms
-from slimwhisper.errors import OptionError
 from slimwhisper.research.forms.compact import Compact, merge_neighbours
 from slimwhisper.research.forms.keyformer import gumbel
 from slimwhisper.research.forms.zack import Zack, ranks, spectrum
@@ -121,25 +119,6 @@ def test_sparse_counts_the_rows_that_it_read() -> None:
     )
     assert 0 < read < 3 * HEADS * FRAMES
     assert layer.read_bytes(1) == pytest.approx(keys * (1 + read / (3 * HEADS * FRAMES)))
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("sparq:r=0", "r=0: give at least 1, or all"),
-        ("sparse:threshold=1", "threshold=1.0: give 0"),
-        ("zack:removal=0.1,rank=8", "removal=0.1 and rank=8: give one of"),
-        ("compact:merge=0", "merge=0.0: give the share to keep"),
-        ("compact:rank=8", "'rank=8' is not a setting"),
-        ("keyformer:budget=1", "budget=1: give at least 2"),
-        ("keyformer:budget=4,sinks=4", "sinks=4: give 0 or more, but less"),
-        ("keyformer_latent:noise=gauss", "noise=gauss: give one of"),
-        ("keyformer:tau_end=0", "tau_init and tau_end"),
-    ],
-)
-def test_settings_that_make_no_sense(spec: str, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        choose_forms(**{f"{'self' if 'keyf' in spec else 'cross'}_cache": spec})
 
 
 def test_frames_that_remain() -> None:

@@ -150,31 +150,6 @@ def test_a_table_or_lines(audio: Path, run_cli: RunCLI, monkeypatch: pytest.Monk
     assert found == [("e+x", 1), ("first:frames=300+x", 1)]
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "reason"),
-    [
-        ("tradeoff nowhere.wav", 1, "nowhere.wav: no such file"),
-        ("tradeoff EMPTY", 1, "no audio or video files"),
-        ("tradeoff AUDIO --specs fast", 2, "specs: cache: 'fast'"),
-        ("tradeoff AUDIO --specs e+e", 2, "specs: 'e'"),
-        ("tradeoff AUDIO --specs first:frames=0+x", 2, "frames=0"),
-        ("tradeoff AUDIO --language de", 2, "language 'de': this model is English-only"),
-        ("calibrate AUDIO --target_loss 1", 2, "'1' is not a percentage"),
-        ("calibrate AUDIO -o a.bin", 2, ".safetensors"),
-        ("calibrate AUDIO -o AUDIO", 2, "give a file name"),
-        ("calibrate AUDIO -o AUDIO/door-code.txt/a.safetensors", 1, "cannot be written"),
-    ],
-)
-def test_mistakes(
-    command: str, status: int, reason: str, audio: Path, tmp_path: Path, run_cli: RunCLI
-) -> None:
-    name, *words = command.replace("AUDIO", str(audio)).replace("EMPTY", str(tmp_path)).split()
-    out = ["-o", str(tmp_path / "out.safetensors")] if name == "calibrate" else []
-    run = run_cli(name, "digits", *out, *words)
-    assert run.status == status and reason in run.err, run.err
-    assert run.err.strip().splitlines()[-1].startswith("slimwhisper: ")
-
-
 def test_loss() -> None:
     """Against exact decoding or against references, whichever is more."""
     assert (ROW.kept, ROW.times_smaller, ROW.word_error, ROW.token_error) == (40, 10.0, 0.5, 4.0)
