@@ -67,17 +67,20 @@ def everywhere(rows: int, narrow: bool) -> Iterator[Case]:
         return noise(*shape).bfloat16().float() if narrow else noise(*shape)
 
     x, w, bias, addend = drawn(rows, 96), drawn(21, 96), drawn(21), drawn(rows, 21)
-    exact = x.double() @ w.double().T + bias + addend
-    yield Case((0, rows, 21, 96, 0), (x, w, bias, addend), exact)
     y, m = drawn(rows, 3, 64), drawn(3, 32, 64)
-    exact = torch.einsum("nhd,hwd->nhw", y.double(), m.double())
-    yield Case((1, rows, 3, 32, 64), (y, m), exact)
-    yield Case((2, rows, 3, 32, 64), (y, m.transpose(1, 2)), exact)
     q, k, v = drawn(3, rows, 64), drawn(9, 3, 16, 64), drawn(9, 3, 16, 64) + 0.5
-    read = (t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (k, v))
-    yield Case((3, 3, rows, 9, 64), (q, k, v), attended(q, *read))
     weights = drawn(64, 96) / 16, drawn(64), drawn(96, 64) / 16, drawn(96)
-    yield Case((6, rows, 64, 96, 0), (x, *weights), mlp(x, *weights))
+    for halves in (False,) if narrow else (False, True):  # of what C reads
+        kind, more = (2, 10) if halves else (0, 0)
+        w, m, k, v, *some = (t.half().float() if halves else t for t in (w, m, k, v, *weights))
+        exact = x.double() @ w.double().T + bias + addend
+        yield Case((0, rows, 21, 96, kind), (x, w, bias, addend), exact)
+        exact = torch.einsum("nhd,hwd->nhw", y.double(), m.double())
+        yield Case((1 + more, rows, 3, 32, 64), (y, m), exact)
+        yield Case((2 + more, rows, 3, 32, 64), (y, m.transpose(1, 2)), exact)
+        read = (t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (k, v))
+        yield Case((3 + more, 3, rows, 9, 64), (q, k, v), attended(q, *read))
+        yield Case((6, rows, 64, 96, kind), (x, *some), mlp(x, *some))
     weight, shift = noise(96), noise(96) + 1
     yield Case((7, rows, 96, 0, 0), (x, x, weight, shift), normed(x.double(), x, weight, shift))
     if narrow:
@@ -85,18 +88,6 @@ def everywhere(rows: int, narrow: bool) -> Iterator[Case]:
     integers, factors = whole(21, 96), noise(21) / 40
     exact = x.double() @ integers.double().T * factors + bias + addend
     yield Case((0, rows, 21, 96, 1), (x, integers, bias, addend, factors), exact)
-    half = w.half().float()
-    exact = x.double() @ half.double().T + bias + addend
-    yield Case((0, rows, 21, 96, 2), (x, half, bias, addend), exact)
-    half = m.half().float()
-    exact = torch.einsum("nhd,hwd->nhw", y.double(), half.double())
-    yield Case((11, rows, 3, 32, 64), (y, half), exact)
-    k, v = k.half().float(), v.half().float()
-    read = (t.flip(0).transpose(0, 1).reshape(3, 144, 64)[:, :141] for t in (k, v))
-    yield Case((13, 3, rows, 9, 64), (q, k, v), attended(q, *read))
-    yield Case((12, rows, 3, 32, 64), (y, half.transpose(1, 2)), exact)
-    halves = [t.half().float() for t in weights]
-    yield Case((6, rows, 64, 96, 2), (x, *halves), mlp(x, *halves))
     logits = 3 * noise(rows, 2051)
     logprobs, tokens = logits.double().log_softmax(-1).max(-1)
     yield Case((8, rows, 2051, 0, 0), (logits,), torch.stack([tokens.double(), logprobs], dim=1))
