@@ -14,11 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from slimwhisper.cache.forms import PRESETS
-from slimwhisper.checkpoint.files import expected_shapes
-from slimwhisper.commands.random_weights import random_checkpoint
-from slimwhisper.guard import guarded_plan
-from tests.support.checkpoints import tiny_dims
 from tests.support.command import python
 from tests.support.paths import ROOT, SAMPLES
 from tests.support.spoken import EXPECTED
@@ -58,18 +53,6 @@ def ratios(bench: Any, *rows: tuple[str, str, int, float]) -> dict[str, tuple[st
     }
     found = summary.summaries(results, {})
     return {row["peer"]: (row["best"], row["ratios"][0]) for row in found if row["ratios"]}
-
-
-def test_random_checkpoint() -> None:
-    """Whole, the same for the same seed, and no form falls back."""
-    dims = tiny_dims(width=128, heads=2)
-    one, same, other = (random_checkpoint(dims, seed) for seed in (1, 1, 2))
-    assert {k: tuple(t.shape) for k, t in one.state.items()} == expected_shapes(dims)
-    name = "decoder.blocks.0.attn.key.weight"
-    assert torch.equal(one.state[name], same.state[name])
-    assert not torch.equal(one.state[name], other.state[name])
-    for forms in PRESETS.values():
-        assert not guarded_plan(one, forms, torch.bfloat16).fallbacks
 
 
 def test_the_peak_of_memory(bench: Any) -> None:

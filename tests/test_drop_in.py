@@ -305,13 +305,6 @@ def test_in_the_place_of_whisper(random_paths: dict[str, Path]) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_the_function_remains_once_its_module_is_imported() -> None:
-    module = import_module("slimwhisper.transcribe")
-    from slimwhisper.transcribe import transcribe
-
-    assert module is slimwhisper.transcribe is module.transcribe is transcribe
-
-
 def test_encode_once_and_decode_twice(random_paths: dict[str, Path]) -> None:
     ours, theirs = (
         m.load_model(str(random_paths["multilingual"]), device="cpu")

@@ -7,25 +7,14 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT, SAMPLES
 
-DATA = {
-    *(f"slimwhisper/jobs/report.{suffix}" for suffix in ("css", "html", "js")),
-    *("slimwhisper/mel_filters.npz", "slimwhisper/py.typed"),
-    *(f"slimwhisper/models/digits.{suffix}" for suffix in ("md", "pt")),
-    *(f"slimwhisper/tokens/{name}.tiktoken" for name in ("gpt2", "multilingual")),
-    *("slimwhisper/formats/openai_models.json", "slimwhisper/kernels/configurations.json"),
-    "slimwhisper/kernels/gpu/hopper_latent.cu",
-    *("slimwhisper/subtitles/languages.toml", "slimwhisper/trust/phrases.toml"),
-    *(f"slimwhisper/app/page/assets/{p.name}" for p in (ROOT / "app/page/assets").iterdir()),
-    *(f"slimwhisper/{p.relative_to(ROOT)}" for p in (ROOT / "app/page/samples").rglob("*.*")),
-}
-LINKED = {f"slimwhisper/{name}": ROOT / name for name in ("app", "kernels")}
+FOLDERS = ("slimwhisper", "app", "kernels")
+NATIVE = "slimwhisper/kernels/cpu/_native.so"  # where there is a compiler
 PROBE = """
 import importlib.util
 import slimwhisper, slimwhisper.app.api.access
@@ -109,23 +98,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def modules(names: list[str]) -> set[str]:
-    return {n for n in names if n.endswith(".py") and n.startswith("slimwhisper/")}
-
-
-def compiled(names: Iterable[str]) -> set[str]:
-    """The functions in C, which need a compiler."""
-    return {n for n in names if n == "slimwhisper/kernels/cpu/_native.so"}
-
-
-def tracked() -> set[str]:
-    """Every module of the tree, where it is installed."""
-    folders = {"slimwhisper": ROOT / "slimwhisper", **LINKED}
-    return {
-        f"{name}/{file.relative_to(folder)}"
-        for name, folder in folders.items()
-        for file in folder.rglob("*.py")
-    }
+def shipped() -> set[str]:
+    """Every file of the tree, where it is installed, but for the sources in C."""
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", *FOLDERS)
+    files = [name for name in listed.splitlines() if not name.endswith((".c", ".h"))]
+    files = [name for name in files if (ROOT / name).is_file()]
+    return {name if name.startswith("slimwhisper/") else f"slimwhisper/{name}" for name in files}
 
 
 @pytest.fixture(scope="module")
@@ -140,14 +118,10 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert modules(names) == tracked()
-    others = {n for n in names if ".dist-info/" not in n} - modules(names)
-    assert others - compiled(names) == DATA
-    assert len(compiled(names)) == (shutil.which("gcc") is not None)
+    assert {n for n in names if ".dist-info/" not in n} - {NATIVE} == shipped()
+    assert (NATIVE in names) == (shutil.which("gcc") is not None)
     assert wheel.name.split("-")[2:4] == ["py3", "none"], "it serves every Python"
     assert wheel.stat().st_size < 7e6  # unused embedding rows pack to nothing
-    tops = {n.split("/")[0] for n in names}
-    assert {t for t in tops if not t.endswith(".dist-info")} == {"slimwhisper"}
     assert any(n.endswith("licenses/LICENSE") for n in names)
 
     installed = tmp_path / "installed"
@@ -156,14 +130,15 @@ def test_wheel(wheel: Path, tmp_path: Path) -> None:
     place = run(sys.executable, "-c", PROBE, cwd=str(tmp_path), PYTHONPATH=str(installed))
     assert place.startswith(str(installed))
 
-    library = installed / "slimwhisper/kernels/cpu/_native.so"
+    library = installed / NATIVE
     load = f"import ctypes; print(ctypes.CDLL({str(library)!r}).usable() >= 0)"
     for name in ("python3.11", "python3.12", "python3.13"):
         python, other = shutil.which(name), tmp_path / name
         if python is None or subprocess.run([python, "-V"], capture_output=True).returncode:
             continue  # a launcher of one that is not installed
         run(*pip[:3], "--python", python, *pip[3:], "--no-compile", "--target", other, wheel)
-        assert modules([str(p.relative_to(other)) for p in other.rglob("*.py")]) == tracked()
+        found = {str(p.relative_to(other)) for p in (other / "slimwhisper").rglob("*.*")}
+        assert found - {NATIVE} == shipped()
         if library.exists():
             assert run(python, "-c", load).strip() == "True"
 

@@ -114,7 +114,7 @@ def test_texts_are_those_of_the_definition(
     some = [replace(w, logprobs=True) for w in short_windows(2, 14, (temperature,))]
     (plain,) = free(1, temperature)
     asked = [
-        *(limited(w, *LIMITS[i + 1]) for i, w in enumerate(some)),
+        *(limited(w, *LIMITS[i + 2]) for i, w in enumerate(some)),
         biased(plain, lines),
         biased(limited(plain, 50.0, 1), lines),
     ]
