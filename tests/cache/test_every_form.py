@@ -12,7 +12,6 @@ from slimwhisper.cache.decoder_cache import CachePlan, SelfCache
 from slimwhisper.cache.fold import Context, fold
 from slimwhisper.cache.forms import X8, choose_forms, names_of, parse_form
 from slimwhisper.cache.latent import LatentAttention, LatentCross, prefers_latent
-from slimwhisper.errors import OptionError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.guard import guarded_plan, record_activations
 from slimwhisper.kernels.attention import Latent
@@ -432,12 +431,3 @@ def test_a_fresh_text_never_meets_the_last_ones_numbers() -> None:
         layer.tensors[0].view(torch.uint8).fill_(0x7F)
         layer.tensors[1].fill_(float("nan"))
     assert torch.equal(*results)
-
-
-def test_float8_goes_with_slim_alone() -> None:
-    assert [*map(str, choose_forms(cache_dtype="fp8"))] == ["e8", "x8"]
-    for arguments in ({"cache": "option2"}, {"cross_cache": "kv"}, {"self_cache": "k"}):
-        with pytest.raises(OptionError, match="cache_dtype: fp8 is for cross-attention form 'e'"):
-            choose_forms(**arguments, cache_dtype="fp8")
-    with pytest.raises(OptionError, match="cache_dtype: 'int8' is not one of fp8"):
-        choose_forms(cache_dtype="int8")

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimwhisper.engine.requests import Alignment, Attempt, Decoded, Languages, Window
-from slimwhisper.errors import OptionError
 from slimwhisper.longform.passes import WindowSpan
 from slimwhisper.longform.recording import Session, cut_at_timestamps
 from slimwhisper.longform.requests import Candidate, choose
@@ -273,13 +272,11 @@ def test_hotwords_stand_in_every_prompt_and_are_cut_to_fit() -> None:
     assert alone.prompt == (*TOKENIZER.sot_sequence, *TOKENIZER.encode(" Well,"))
 
 
-def test_prefixes_begin_the_text_and_must_leave_room() -> None:
+def test_prefixes_begin_the_text() -> None:
     state = session(100, prefix="Well, then")
     assert request(state).prompt[1:] == tuple(TOKENIZER.encode(" Well, then"))
     short = session(100, prefix="one two three", sample_len=222)
     assert request(short).prompt[1:] == tuple(TOKENIZER.encode(" two three"))
-    with pytest.raises(OptionError, match="leave no room"):
-        session(100, prefix="well " * 400)
 
 
 LADDER = (0.0, 0.4, 0.8)
