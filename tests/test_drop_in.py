@@ -243,6 +243,7 @@ def test_calls_of_scripts(random_paths: dict[str, Path]) -> None:
     refused("name None: give a name", load, None)
     refused("windows '2' is not a whole number", load, "digits", windows="2")
     refused("cache_memory: '-5' is not a size", load, "digits", cache_memory=-5)
+    refused("cache_dtype: 'int8' is not one of fp8", load, "digits", cache_dtype="int8")
 
 
 def test_copies_and_pickles(random_paths: dict[str, Path]) -> None:

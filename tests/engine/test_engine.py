@@ -36,6 +36,7 @@ from slimwhisper.tokens.vocabulary import get_tokenizer
 from slimwhisper.types import MEL_FRAMES_PER_POSITION
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.fuzz import examples
+from tests.support.marks import slow
 from tests.support.windows import (
     CPU,
     SEARCHES,
@@ -176,10 +177,7 @@ def test_windows_that_are_given_up_leave_soon(model: Model, search: Search | Non
 
 @pytest.mark.parametrize(
     ("search", "temperatures"),
-    [
-        (None, (0.0,)),
-        pytest.param(Search(beams=3, samples=2), (0.0, 0.0, 0.8), marks=pytest.mark.slow),
-    ],
+    [(None, (0.0,)), *slow((Search(beams=3, samples=2), (0.0, 0.0, 0.8)))],
 )
 def test_windows_wait_for_pages(
     model: Model, search: Search | None, temperatures: Sequence[float]

@@ -16,6 +16,7 @@ from slimwhisper.engine.requests import Search
 from slimwhisper.engine.scheduler import Ticket
 from slimwhisper.hot_words.filter import hot_words
 from slimwhisper.kernels.graphs import stream_of
+from tests.support.marks import slow
 from tests.support.pretend.cuda import pretend_cuda, pretend_other
 from tests.support.pretend.models import made, requests
 from tests.support.windows import (
@@ -45,10 +46,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("forms", "search", "temperatures"),
-    [(("e", "x"), *GREEDY), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
-)
+@pytest.mark.parametrize(("forms", "search", "temperatures"), [(("e", "x"), *GREEDY), *slow(*SLOW)])
 def test_the_answers_of_a_cpu(
     forms: tuple[str, str], search: Search | None, temperatures: Temperatures
 ) -> None:

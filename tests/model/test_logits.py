@@ -24,6 +24,7 @@ from slimwhisper.model.model import Model
 from tests.support.cache_forms import caches
 from tests.support.checkpoints import random_state, tiny_dims
 from tests.support.few_tokens import DIMS, TEXTS, random_checkpoint
+from tests.support.marks import slow
 from tests.support.reference import set_spectrum, whisper_logits, whisper_model
 
 CPU = torch.device("cpu")
@@ -134,13 +135,7 @@ def official() -> Callable[..., Case]:
     ("shape", "dtype"),
     [
         (TINY, torch.float32),
-        *(
-            pytest.param(shape, dtype, marks=pytest.mark.slow)
-            for shape, dtype in (
-                *((TINY, torch.float16), (TINY, torch.bfloat16)),
-                (LARGE, torch.bfloat16),
-            )
-        ),
+        *slow((TINY, torch.float16), (TINY, torch.bfloat16), (LARGE, torch.bfloat16)),
     ],
     ids=str,
 )
