@@ -92,30 +92,20 @@ def test_reads_nothing_else(width: int, heads: int, fp8: bool, paged: bool, spli
     torch.testing.assert_close(found.double(), true, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("width", "heads", "dtype"),
-    [(64, 1, torch.float16), (128, 2, torch.float32), (1280, 40, torch.float16)],
-)
-def test_what_it_leaves_to_triton(width: int, heads: int, dtype: torch.dtype) -> None:
-    """Odd widths, float32, and more queries than a thread has registers for."""
-    queries, latent = (torch.zeros(1, n, width, dtype=dtype) for n in (heads, 9))
-    assert variant_of(queries, Latent(latent), ALL) is None
-
-
-@pytest.mark.parametrize(
-    ("reads", "takes"),
-    [
-        (ALL, True),
-        (Reads(lengths=torch.tensor([5, 0, 20])), True),
-        (Reads(position_bias=torch.zeros(3, 20)), False),
-    ],
-)
-def test_which_reads_and_rows_it_takes(reads: Reads, takes: bool) -> None:
-    """Rows are aligned."""
+def test_what_it_leaves_to_triton() -> None:
+    """Odd widths, float32, more queries than a thread has registers for, rows that are not aligned,
+    and a bias.
+    """
+    half = torch.float16
+    for width, heads, dtype in (64, 1, half), (128, 2, torch.float32), (1280, 40, half):
+        queries, latent = (torch.zeros(1, n, width, dtype=dtype) for n in (heads, 9))
+        assert variant_of(queries, Latent(latent), ALL) is None
     queries, wide = torch.zeros(6, 2, 128).half(), torch.zeros(3, 20, 129).half()
-    assert variant_of(queries, Latent(wide[..., :128]), reads) is None
     aligned = Latent(wide[..., :128].contiguous())
-    assert (variant_of(queries, aligned, reads) is not None) == takes
+    for reads in (ALL, Reads(lengths=torch.tensor([5, 0, 20]))):
+        assert variant_of(queries, Latent(wide[..., :128]), reads) is None
+        assert variant_of(queries, aligned, reads) is not None
+    assert variant_of(queries, aligned, Reads(position_bias=torch.zeros(3, 20))) is None
 
 
 def compiled() -> list[Variant]:
