@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,15 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from whisper.decoding import BeamSearchDecoder, MaximumLikelihoodRanker
 
-from slimwhisper.cache.decoder_cache import DecoderCache, Pages
-from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Window
+from slimwhisper.engine.engine import Engine
+from slimwhisper.engine.requests import AcceptedPrefix, Decoded, Rules, Search, Window
 from slimwhisper.engine.rows import RowState, rules_of
 from slimwhisper.engine.runner import GroupRunner
 from slimwhisper.engine.sampling import BeamSampler
-from slimwhisper.engine.scheduler import Move, RowGroup, Ticket, TicketState
+from slimwhisper.engine.scheduler import Move, RowGroup, Ticket
 from slimwhisper.model.model import Model
 from tests.support.fuzz import examples
-from tests.support.windows import CPU, DIMS, VOCABULARY
+from tests.support.windows import CPU, DIMS, VOCABULARY, Asker, run
 
 EOT = VOCABULARY.eot
 WORDS = [*range(100, 109), EOT]  # what is likely; all else is not
@@ -66,56 +67,41 @@ def reference(search: int, beams: Beams, prompt: Sequence[int], sample_len: int)
 
 
 def search_all(
-    model: Model,
-    searches: Sequence[int],
-    beams: Beams,
-    prompt: tuple[int, ...],
-    lengths: Sequence[int],
-) -> dict[int, Decoded]:
-    """All searches side by side in one group, each removed when it has ended."""
-    count, width = len(searches), beams.width
-    cache = model.allocate_self(count * width + 1, Pages(model.plan, 1))
-    scratch = (count * width, cache.pages.scratch)
-    state = RowState(model, count, width, scratch)
-    sampler = BeamSampler(state, EOT, cache, beams.patience, skip=True)
-    group = RowGroup(width, count)
+    model: Model, beams: Beams, prompt: tuple[int, ...], lengths: Sequence[int]
+) -> list[Decoded]:
+    """One search for each length, with its index as its number, side by side in one engine."""
+    search = Search(beams=beams.width, patience=beams.patience, length_penalty=beams.penalty)
+    engine = Engine(model, len(lengths), search)
+
+    def prefill(runner: GroupRunner, first: int, tickets: Sequence[Ticket]) -> None:
+        """As the runner does it, without reading the prompt."""
+        accepted = [AcceptedPrefix()] * len(tickets)
+        runner.state.filters.prepare(rules_of(tickets))
+        for view, numbers in runner.state.start_values(first, tickets, accepted):
+            view.copy_(torch.from_numpy(numbers))
+        logits = torch.stack([logits_after(tag_of(t), [], beams.ending) for t in tickets])
+        runner.start(first, tickets, logits, torch.zeros(len(tickets)), accepted)
 
     def step(tokens: Tensor, *_: object) -> Tensor:
-        rows = []
-        for index, ticket in enumerate(group.tickets):
-            for row in range(index * width, (index + 1) * width):
-                text = state.texts.sampled[row, : int(state.counts[row])].tolist()
-                assert not text or text[-1] == int(tokens[row])
-                rows.append(logits_after(ticket.owner, text, beams.ending))
+        (runner,), rows = engine.group_runners, []
+        for row in range(len(tokens)):
+            text = runner.state.texts.sampled[row, : int(runner.state.counts[row])].tolist()
+            assert not text or text[-1] == int(tokens[row])
+            tag = tag_of(runner.group.tickets[row // beams.width])
+            rows.append(logits_after(tag, text, beams.ending))
         return torch.stack(rows)
 
-    model_stub: Any = SimpleNamespace(decoder=SimpleNamespace(step=step), dtype=model.dtype)
-    unused: Any = None
-    caches = DecoderCache(unused, cache)
-    runner = GroupRunner(model_stub, group, caches, sampler, state, None, unused)
-    for slot, (search, length) in enumerate(zip(searches, lengths, strict=True)):
-        rules = Rules(NONE, NONE, timestamps=False, max_initial_timestamp=None, sample_len=length)
-        ticket = Ticket(search, Window(None, prompt, 0, rules), slot, TicketState.DECODING, slot)
-        ticket.limit = min(length, DIMS.n_text_ctx + 1 - len(prompt))
-        group.add(ticket)
-    first = torch.stack([logits_after(s, [], beams.ending) for s in searches])
-    accepted = [AcceptedPrefix()] * count
-    state.filters.prepare(rules_of(group.tickets))
-    for view, numbers in state.start_values(0, group.tickets, accepted):
-        view.copy_(torch.from_numpy(numbers))
-    runner.start(0, group.tickets, first, torch.zeros(count), accepted)
-    results: dict[int, Decoded] = {}
-    while True:
-        snapshot = runner.sampler.snapshot(0, group.tickets)
-        for index in snapshot.ended():
-            ticket = snapshot.tickets[index].ticket
-            results[ticket.owner] = snapshot.result(index, beams.penalty)
-        for ticket in [t for t in group.tickets if t.owner in results]:
-            ticket.state = TicketState.ANSWERED
-            runner.move([Move(group, *group.remove(ticket))])
-        if not group.tickets:
-            return results
-        runner.step(group.tickets)
+    audio = torch.zeros(model.dims.n_audio_ctx, model.dims.n_audio_state)
+    every = [Rules(NONE, NONE, False, None, sample_len=length) for length in lengths]
+    asked = {tag: Window(audio, prompt, 0, rules) for tag, rules in enumerate(every)}
+    with patch.object(model.decoder, "step", step), patch.object(GroupRunner, "prefill", prefill):
+        done = run(engine, asked)
+    return [answer for tag in asked for answer in done[tag] if isinstance(answer, Decoded)]
+
+
+def tag_of(ticket: Ticket) -> int:
+    assert isinstance(ticket.owner, Asker)
+    return ticket.owner.tag
 
 
 # one beam of patience 0.5 leaves no text to find; refused as an option
@@ -129,21 +115,21 @@ def search_all(
 def test_searches_are_whisper_s(
     model: Model, width: int, patience: float, penalty: float | None
 ) -> None:
-    prompt, searches, lengths = (VOCABULARY.sot,), list(range(6)), [12, 3, 12, 1, 12, 7]
+    prompt, lengths = (VOCABULARY.sot,), [12, 3, 12, 1, 12, 7]
     # texts that all end, some, or none; 1 to 12 tokens at most
     for ending in (1.0, -1.0, -3.0):
         beams = Beams(width, patience, ending, penalty)
-        found = search_all(model, searches, beams, prompt, lengths)
-        for search, length in zip(searches, lengths, strict=True):
+        found = search_all(model, beams, prompt, lengths)
+        for search, (ours, length) in enumerate(zip(found, lengths, strict=True)):
             expected = reference(search, beams, prompt, length)
-            assert found[search].tokens == expected.tokens
-            assert found[search].avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-6)
+            assert ours.tokens == expected.tokens
+            assert ours.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-6)
 
 
 def test_the_context_ends_a_search(model: Model) -> None:
     prompt, beams = (VOCABULARY.sot,) * (DIMS.n_text_ctx - 4), Beams(2, 1.0, -9.0, None)
-    expected = reference(3, beams, prompt, 20)
-    assert search_all(model, [3], beams, prompt, [20])[3].tokens == expected.tokens
+    expected = reference(0, beams, prompt, 20)
+    assert [d.tokens for d in search_all(model, beams, prompt, [20])] == [expected.tokens]
     assert len(expected.tokens) == 5
 
 
