@@ -195,6 +195,26 @@ def test_windows_wait_for_pages(
     assert engine.pool.used == 0
 
 
+def test_the_seed_is_the_draw_and_the_best_of_several_is_kept(model: Model) -> None:
+    """The first of three draws is the one draw: three are never worse."""
+    windows = short_windows(6, 8)
+
+    def drawn(seed: int, samples: int = 1) -> list[Decoded]:
+        tried = [Attempt(1.0, (seed, i)) for i in range(6)]
+        asked = [replace(w, attempt=a) for w, a in zip(windows, tried, strict=True)]
+        return decode(model, asked, 3, Search(samples=samples))
+
+    one, three = drawn(0), drawn(0, 3)
+    assert_same(drawn(0), one)
+    assert all(a.tokens != b.tokens for a, b in zip(drawn(1), one, strict=True))
+
+    def rank(found: Decoded) -> float:
+        return found.avg_logprob * (len(found.tokens) + 1) / max(1, len(found.tokens))
+
+    gains = [rank(best) - rank(first) for first, best in zip(one, three, strict=True)]
+    assert min(gains) >= -1e-5 and sum(gain > 1e-3 for gain in gains) >= 2
+
+
 # Windows as long as their audio: decoded as by a model whose windows all have that length
 
 

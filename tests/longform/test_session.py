@@ -333,6 +333,7 @@ def test_where_all_temperatures_fail(on_failure: str, kept: tuple[float, str]) -
     assert result.compression_ratio < 1 and state.prompts.text() == kept[1]
     attempts.append(request(state).attempt)
     assert attempts[-1].temperature == 0.0
+    attempts.append(request(session(40, seed=1)).attempt)
     assert len({a.seed for a in attempts}) == len(attempts)
     state = session(10, temperature=LADDER, on_failure=on_failure)
     run(state, [((stamp(0), *HELLO, stamp(9)), -1.01), ((stamp(0), *WORLD, stamp(9)), -0.99)])
