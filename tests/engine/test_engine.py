@@ -24,7 +24,6 @@ from slimwhisper.engine.requests import (
     Attempt,
     Decoded,
     Languages,
-    Request,
     Search,
     Window,
 )
@@ -132,21 +131,16 @@ def test_language_requests_among_others() -> None:
     dims = replace(tiny_dims(multilingual=True), n_audio_ctx=SHORT.n_audio_ctx)
     model = Model(Checkpoint("random", dims, random_state(dims, seed=1)), CPU, torch.float32)
     tokenizer, rules = get_tokenizer(dims), make_rules(dims, Options(sample_len=5))
-    ask = [Window(mel(i), (tokenizer.sot,), 0, None) for i in range(6)]
     text = Window(None, tokenizer.sot_sequence, 0, rules)
-
-    def then(tag: int, answer: Answer) -> Request | None:
-        return text if isinstance(answer, Languages) and tag % 2 else None
-
-    alone = {i: run(Engine(model, 1), {i: w}, then)[i] for i, w in enumerate(ask)}
-    together = run(Engine(model, 4), dict(enumerate(ask)), then)
-    for i in range(6):
-        assert len(together[i]) == 1 + i % 2
-        probs, expected = together[i][0].probs, alone[i][0].probs
-        assert len(probs) == 99
-        assert sum(probs.values()) == pytest.approx(1)
-        assert probs == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        assert [a.tokens for a in together[i][1:]] == [a.tokens for a in alone[i][1:]]
+    ask = [Asked(Window(mel(i), (tokenizer.sot,), 0, None), (text,) * (i % 2)) for i in range(6)]
+    alone = [answers(Engine(model, 1), [asked])[0] for asked in ask]
+    for ours, others in zip(answers(Engine(model, 4), ask), alone, strict=True):
+        (found, *texts), (expected, *same) = ours, others
+        assert isinstance(found, Languages) and isinstance(expected, Languages)
+        assert len(found.probs) == 99 and sum(found.probs.values()) == pytest.approx(1)
+        assert found.probs == pytest.approx(expected.probs, rel=1e-4, abs=1e-6)
+        assert_same_answers([texts], [same])
+    assert [len(ours) for ours in alone] == [1, 2] * 3
 
 
 @pytest.mark.parametrize("search", [None, Search(beams=3, samples=2)], ids=["greedy", "beams"])
