@@ -143,14 +143,12 @@ def test_attention_has_few_shapes_whatever_the_prompts() -> None:
     (window,) = requests(1)
     with pretend_cuda() as gpu:
         engine = Engine(made(("e", "x"), CURRENT, torch.float16, 1), 8)
-        owner = Asker()
+        asked = []
         for n in lengths:
             prompt = (*range(100, 100 + n), *window.prompt)
-            asked = replace(window, prompt=prompt, sot_index=n + window.sot_index)
-            engine.submit(owner, with_rules(asked, sample_len=1 + n % 5))
-        while not engine.idle:
-            step(engine)
-    assert len(owner.answers) == 70
+            long = replace(window, prompt=prompt, sot_index=n + window.sot_index)
+            asked.append(Asked(with_rules(long, sample_len=1 + n % 5)))
+        assert len(answers(engine, asked)) == 70
     assert 8 < len(gpu.attention_shapes) <= 30, sorted(gpu.attention_shapes)
 
 
