@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from slimwhisper import guard
-from slimwhisper.cache.fold import Attention, Folded, blocks_of, fold
+from slimwhisper.cache.fold import Activations, Attention, Folded, blocks_of, fold
 from slimwhisper.cache.forms import parse_form
 from slimwhisper.checkpoint.load import Checkpoint
 from slimwhisper.guard import Inspection, guarded_plan, measure
@@ -31,32 +30,23 @@ def checkpoint(condition: float) -> Checkpoint:
     return replace(RANDOM, state=set_spectrum(STATE, DIMS, condition))
 
 
-Inspect = Callable[..., tuple[Folded, Inspection]]
-
-
-def inspector(weights: Checkpoint) -> Inspect:
-    activations = guard.record_activations(weights)
-
-    def inspect(
-        attention: str, form: str, dtype: torch.dtype, layer: int = 0
-    ) -> tuple[Folded, Inspection]:
-        blocks = list(blocks_of(weights.state, weights.dims, attention))
-        return guard.inspect_block(*blocks[layer], parse_form(form), activations, dtype)
-
-    return inspect
-
-
 @cache
-def conditioned(condition: float) -> Inspect:
-    return inspector(checkpoint(condition))
+def activations(condition: float) -> Activations:
+    return guard.record_activations(checkpoint(condition))
+
+
+def inspect(
+    condition: float, attention: str, form: str, dtype: torch.dtype, layer: int = 0
+) -> tuple[Folded, Inspection]:
+    blocks = list(blocks_of(checkpoint(condition).state, DIMS, attention))
+    return guard.inspect_block(*blocks[layer], parse_form(form), activations(condition), dtype)
 
 
 @pytest.mark.parametrize("condition", [3.0, 1e2, 5e9])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dtype) -> None:
-    inspect = conditioned(condition)
     for (attention, form), layer in itertools.product(INVERSE, range(DIMS.n_text_layer)):
-        folded, record = inspect(attention, form, dtype, layer)
+        folded, record = inspect(condition, attention, form, dtype, layer)
         # float32 weights cannot hold a condition number far above 1e7 to the digit
         assert record.condition == pytest.approx(condition, rel=0.02) or condition > 1e7
         assert record.condition > 0.9 * condition
@@ -71,7 +61,7 @@ def test_acts_on_ill_conditioned_weights_alone(condition: float, dtype: torch.dt
 def test_weights_that_overflow_half_precision_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the error."""
     monkeypatch.setattr(guard, "measure", lambda *_: (0.0, 1.0))
-    _, record = conditioned(5e9)("cross", "k", torch.float16)
+    _, record = inspect(5e9, "cross", "k", torch.float16)
     assert record.largest > 65_504
     assert not record.fits
     assert record.fell_back
@@ -81,9 +71,8 @@ def test_a_singular_matrix_is_refused_not_fatal() -> None:
     state, key = dict(STATE), "decoder.blocks.0.attn.key.weight"
     state[key] = state[key].clone()
     state[key][:, 0] = 0
-    _, record = inspector(replace(RANDOM, state=state))("self", "k", torch.float32)
-    assert record.fell_back
-    assert record.used == "x"
+    plan = guarded_plan(replace(RANDOM, state=state), ("e", "k"), torch.float32)
+    assert plan.inspections[0].fell_back and plan.inspections[0].used == "x"
     assert guard.condition_number(torch.zeros(3, 3)) == float("inf")
 
 
