@@ -51,7 +51,7 @@ def test_the_answers_of_a_cpu(
     forms: tuple[str, str], search: Search | None, temperatures: Temperatures
 ) -> None:
     """From graphs: few are recorded, many replayed, and again where buffers have moved."""
-    model, windows = made(forms, CPU), requests(7, temperatures)
+    model, windows = made(forms, CPU), requests(7, temperatures=temperatures)
     *every, _ = of_every_kind(windows, model.plan.exact_cross)  # of NaN, any token may come
     turns = [[Asked(w) for w in windows], every]
     cpu = Engine(model, 3, search, 4)
@@ -75,7 +75,7 @@ def test_the_answers_of_a_cpu(
 )
 def test_gpus_without_cuda(kind: str, search: Search | None, temperatures: Temperatures) -> None:
     """By PyTorch's operators alone. On MPS, tokens that are drawn are others: from float32."""
-    *asked, _ = of_every_kind(requests(7, temperatures), exact=True)
+    *asked, _ = of_every_kind(requests(7, temperatures=temperatures), exact=True)
     if kind == "mps":
         asked = [replace(a, then=()) for a in asked]
     expected = answers(Engine(made(("e", "x"), CPU), 2, search), asked)

@@ -1,20 +1,19 @@
 """Random models and windows that are small enough for a pretend GPU."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from slimwhisper.engine.requests import Window
 from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from tests.support.few_tokens import DIMS, random_checkpoint
 from tests.support.reference import set_spectrum
-from tests.support.windows import windows
+from tests.support.windows import mel, windows
 
 CUDA = torch.device("cuda", 1)  # not the current one, so that whatever assumes it is seen
-FRAMES = 24  # positions of a window: few, to be quick
+SMALL = replace(DIMS, n_audio_ctx=24)  # few positions of a window, to be quick
+requests = partial(windows, dims=SMALL)
 
 
 def made(
@@ -24,16 +23,9 @@ def made(
     layers: int = 2,
 ) -> Model:
     """A random model whose guard hears a window as short as ours."""
-    checkpoint = random_checkpoint(replace(DIMS, n_text_layer=layers, n_audio_ctx=FRAMES))
+    checkpoint = random_checkpoint(replace(SMALL, n_text_layer=layers))
     state = set_spectrum(dict(checkpoint.state), checkpoint.dims, 3.0)
-    make_plan = partial(guarded_plan, mel=requests(1)[0].mel)
+    make_plan = partial(guarded_plan, mel=mel(0, SMALL))
     model = Model(replace(checkpoint, state=state), device, dtype, forms, make_plan)
     assert not model.plan.fallbacks
     return model
-
-
-def requests(
-    count: int, temperatures: Sequence[float] = (0.0,), sample_len: int | None = None
-) -> list[Window]:
-    made = windows(count, sample_len, temperatures)
-    return [replace(w, mel=w.mel[:, : 2 * FRAMES]) for w in made if w.mel is not None]
