@@ -210,9 +210,7 @@ def test_what_scripts_call_on_a_module(random_paths: dict[str, Path]) -> None:
     assert {tuple(p.shape) for p in mine} == {tuple(p.shape) for p in others}
     assert next(ours.parameters()).device == ours.device
     weights = ours.state_dict()
-    assert {n: t.shape for n, t in weights.items()} == {
-        n: t.shape for n, t in theirs.state_dict().items()
-    }
+    assert weights.keys() == theirs.state_dict().keys()
     assert {n for n, _ in ours.named_parameters()} == {n for n, _ in theirs.named_parameters()}
     for name, weight in theirs.state_dict().items():
         assert torch.equal(weights[name], weight), name
