@@ -206,18 +206,10 @@ def test_a_step_reads_nothing_on_the_host(spec: str) -> None:
         ("hybrid", FRAMES * WIDTH, FRAMES * WIDTH),
         ("e8", FRAMES * (WIDTH // 2 + 2), FRAMES * (WIDTH // 2 + 2)),
         ("sparq:r=9,k=7", 2 * WIDTH * (2 * FRAMES + 1), FRAMES * WIDTH + 7 * WIDTH + WIDTH),
-        # M = S r + 2 k d_k + 4 d_k of each head (appendix C2), less the 3 d_k that are written
-        (
-            "sparq:r=9,k=7,twice=true",
-            2 * WIDTH * (3 * FRAMES + 1),
-            HEADS * (FRAMES * 9 + 2 * 7 * D_K + D_K),
-        ),
+        # of all heads, M = h S r + 2 k d + 4 d (appendix C2), less the 3 d that are written
+        ("sparq:r=9,k=7,twice=true", 2 * WIDTH * (3 * FRAMES + 1), 9 * HEADS * FRAMES + 15 * WIDTH),
         ("sparq_latent:r=9,k=7", WIDTH * (FRAMES + 1), FRAMES * WIDTH + WIDTH),
-        (
-            "sparq_latent:r=9,k=7,twice=true",
-            WIDTH * (2 * FRAMES + 1),
-            FRAMES * 9 + 7 * WIDTH + WIDTH,
-        ),
+        ("sparq_latent:r=9,k=7,twice=true", WIDTH * (2 * FRAMES + 1), 9 * FRAMES + (7 + 1) * WIDTH),
         ("sparse", 4 * FRAMES * WIDTH, 2 * FRAMES * WIDTH),
         ("zack:rank=8", 2 * 2 * FRAMES * HEADS * 16, 2 * FRAMES * HEADS * 16),
         # log n [m] in float32, and the group of each frame [p] in two bytes, which steps leave
