@@ -11,6 +11,7 @@ import slimwhisper
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cache.forms import PRESETS
 from tests.support.checkpoints import random_state, save_openai, tiny_dims
+from tests.support.marks import slow
 from tests.support.parity import differences, whisper_transcribe
 from tests.support.reference import set_spectrum
 from tests.support.sounds import noise_bursts
@@ -51,10 +52,6 @@ SLOW: list[dict[str, Any]] = [
 ]
 
 
-def named(options: dict[str, Any]) -> str:
-    return ",".join(options) or "defaults"
-
-
 def transcribe(model: SlimWhisper, audio: np.ndarray, **options: Any) -> dict[str, Any]:
     return model.transcribe(audio, **{"temperature": 0, **options})
 
@@ -69,14 +66,11 @@ def pair(request: pytest.FixtureRequest, random_paths: dict[str, Path]) -> tuple
 @pytest.mark.parametrize(
     ("pair", "options"),
     [
-        *(pytest.param("multilingual", o, id=named(o)) for o in QUICK),
-        *(
-            pytest.param(name, o, marks=pytest.mark.slow, id=f"{name}-{named(o)}")
-            for name, chosen in (("multilingual", SLOW), ("english", (BEAMS_AND_WORDS,)))
-            for o in chosen
-        ),
+        *(("multilingual", options) for options in QUICK),
+        *slow(*(("multilingual", options) for options in SLOW), ("english", BEAMS_AND_WORDS)),
     ],
     indirect=["pair"],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "defaults",
 )
 def test_options(pair: tuple[Any, SlimWhisper], options: dict[str, Any]) -> None:
     theirs, ours = pair
