@@ -156,20 +156,13 @@ def test_what_the_model_cannot(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
 def test_numbers_and_arrays_of_numpy_and_torch_are_as_good(kind: Any) -> None:
-    values = {
-        "temperature": (0.0, 0.5),
-        "clip_timestamps": (0.0, 2.0),
-        "initial_prompt": (1936, 11),
-        "suppress_tokens": (-1,),
-        "beam_size": 2,
-        "logprob_threshold": -1.5,
-        "patience": 1.0,
-        "word_timestamps": True,
-    }
+    several = {"temperature": (0.0, 0.5), "clip_timestamps": (0.0, 2.0), "suppress_tokens": (-1,)}
+    single = {"beam_size": 2, "logprob_threshold": -1.5, "patience": 1.0, "word_timestamps": True}
+    values = {"initial_prompt": (1936, 11), **several, **single}
     expected = make_options(facts_of(ENGLISH), **values)
     same = {name: kind(value) for name, value in values.items()}
     assert make_options(facts_of(ENGLISH), **same) == expected
-    same["temperature"] = [kind(each) for each in values["temperature"]]  # type: ignore[attr-defined]
+    same["temperature"] = [kind(each) for each in several["temperature"]]
     assert make_options(facts_of(ENGLISH), **same) == expected
     assert "beam_size 0 is not" in refusal(ENGLISH, beam_size=kind(0))
 

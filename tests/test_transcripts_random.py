@@ -25,14 +25,9 @@ QUICK: list[dict[str, Any]] = [
     {"beam_size": 5, "patience": 2.0, "length_penalty": 0.5, "sample_len": 12},
     {"word_timestamps": True, "hallucination_silence_threshold": 1.0, "sample_len": 25},
 ]
-BEAMS_AND_WORDS: dict[str, Any] = {
-    "word_timestamps": True,
-    "prepend_punctuations": "",
-    "append_punctuations": "a!",
-    "beam_size": 2,
-    "initial_prompt": "Words.",
-    "sample_len": 30,
-}
+BEAMS_AND_WORDS: dict[str, Any] = {"word_timestamps": True, "beam_size": 2, "sample_len": 30}
+BEAMS_AND_WORDS |= {"prepend_punctuations": "", "append_punctuations": "a!"}
+BEAMS_AND_WORDS["initial_prompt"] = "Words."
 SLOW: list[dict[str, Any]] = [
     {},
     BEAMS_AND_WORDS,
@@ -46,8 +41,8 @@ SLOW: list[dict[str, Any]] = [
     # the whole ladder, of which temperature 0 is good enough
     {
         "temperature": (0.0, 0.4, 1.0),
-        "compression_ratio_threshold": None,
         "logprob_threshold": None,
+        "compression_ratio_threshold": None,
     },
 ]
 
