@@ -71,13 +71,9 @@ pytestmark = [
 
 
 def run(*command: str | Path, **environment: str) -> str:
-    done = subprocess.run(
-        [str(c) for c in command],
-        cwd=environment.pop("cwd", str(ROOT)),
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+    words, cwd = [str(c) for c in command], environment.pop("cwd", str(ROOT))
+    variables = os.environ | environment
+    done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

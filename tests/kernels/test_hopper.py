@@ -12,6 +12,7 @@ from slimwhisper.kernels.gpu.driver import CAPABILITY, has_bindings
 from slimwhisper.kernels.gpu.hopper import Variant, attend, compile_for, variant_of
 from tests.kernels.test_triton_kernels import DEVICE, NAN, WIDTHS, assert_latent, normal
 from tests.support.attention import latent_reference
+from tests.support.marks import slow
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 on_hopper = pytest.mark.skipif(
@@ -123,10 +124,7 @@ def compiled() -> list[Variant]:
 @pytest.mark.skipif(not has_bindings(), reason="no cuda-bindings")
 @pytest.mark.parametrize(
     "variant",
-    [
-        pytest.param(v, marks=[] if i % 12 == 0 else pytest.mark.slow)
-        for i, v in enumerate(compiled())
-    ],
+    [*compiled()[::12], *slow(*([v] for i, v in enumerate(compiled()) if i % 12))],
     ids=str,
 )
 def test_it_compiles(variant: Variant) -> None:
