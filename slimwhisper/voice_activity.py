@@ -54,10 +54,9 @@ def find_speech(samples: Samples, options: SpeechOptions) -> list[Region]:
     """The regions with speech; with `parallel`, cut at short pauses, later joined up to 30 s."""
     names = [r.name for r in fields(SpeechOptions) if r.name.startswith("vad_")]
     names.remove("vad_filter")  # whether to look for speech at all
-    given = {name.removeprefix("vad_"): getattr(options, name) for name in names}
     defaults = {"min_silence_duration_ms": 300, "speech_pad_ms": 200} if options.parallel else {}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return speech_regions(samples, **defaults | chosen)
+    values = {name.removeprefix("vad_"): getattr(options, name) for name in names}
+    return speech_regions(samples, **defaults | {k: v for k, v in values.items() if v is not None})
 
 
 def speech_probabilities(

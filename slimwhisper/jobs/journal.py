@@ -267,16 +267,16 @@ class Journal:
         self._earlier = Digests(digest[wrote == wrote[last]])
 
     def _lines(self, records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-        """The fields of `LINE`."""
+        """The fields of `LINE`. A table's rows have no output: their path stands for it."""
         for record in records:
-            output, when = map(record.get, ("output", "time"))
+            path, output, when = map(record.get, ("path", "output", "time"))
             mark = EMPTY if record.get("empty") else record["status"]
             accepted, wrote = record["options"] in self._accepted, record["status"] == "done"
             if wrote and not accepted:  # the same settings in other formats change nothing
                 same = record["options"] | {"formats": self._options["formats"]}
                 wrote = same not in self._accepted
             digest = _digest(*map(record.get, KEYS), output, mark) if accepted else 0
-            yield _digest(output), when, digest, wrote
+            yield _digest(output or path), when, digest, wrote
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The lines of recordings that are done or failed, with any options but for outputs of
@@ -307,7 +307,8 @@ class Journal:
 
     def _has(self, recording: InputFile, *marks: str) -> bool:
         fields = [getattr(recording.fingerprint, key) for key in KEYS]
-        return any(_digest(*fields, recording.output, mark) in self._earlier for mark in marks)
+        ends = ((output, mark) for output in (recording.output, None) for mark in marks)
+        return any(_digest(*fields, *end) in self._earlier for end in ends)
 
     def add(self, *outcomes: Outcome) -> None:
         """Append recordings that have ended, in one write. If the process is killed during it, at
