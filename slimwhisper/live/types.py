@@ -134,12 +134,14 @@ class UtteranceEnded:
         segments: Its segments, at least one. Their times are seconds since the stream began.
         text: All its committed text. "" means that there was no speech.
         language: The code of its language.
+        translated: Whether the text is a translation into English.
     """
 
     utterance: int
     segments: tuple[Segment, ...]
     text: str
     language: str
+    translated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,5 +195,6 @@ class Utterance:
     def end_event(self) -> UtteranceEnded:
         """The event at its end."""
         times = (round(self.start * 100), self.start, self.end)
-        segments = self._segments or [Segment(0, *times, "", [], 0.0, 0.0, 0.0, 1.0)]
-        return UtteranceEnded(self.number, tuple(segments), self.text, self.language or "en")
+        segments = tuple(self._segments) or (Segment(0, *times, "", [], 0.0, 0.0, 0.0, 1.0),)
+        text, translated = self.text, self.setup.options.task == "translate"
+        return UtteranceEnded(self.number, segments, text, self.language or "en", translated)

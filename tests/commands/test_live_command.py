@@ -146,15 +146,20 @@ def test_flags_are_the_options() -> None:
     assert tuple(outputs.OUTPUTS) == flags.FORMATS
 
 
-@pytest.mark.parametrize(("name", "last"), [("srt", "Yes -> &."), ("vtt", "Yes --&gt; &amp;.")])
-def test_subtitles_are_sentences(tmp_path: Path, name: str, last: str) -> None:
-    """With the time to read each, but not after the end of its utterance."""
-    path, said = tmp_path / f"out.{name}", "We came home late, and nobody had seen us. " * 5
+@pytest.mark.parametrize(
+    ("name", "last", "of"),
+    [("srt", "Yes -> &.", ("en",)), ("vtt", "Yes --&gt; &amp;.", ("ja", True))],
+)
+def test_subtitles_are_sentences(tmp_path: Path, name: str, last: str, of: tuple[Any, ...]) -> None:
+    """With the time to read each, but not after the end of its utterance. A translation's lines are
+    an English text's.
+    """
+    path, said = tmp_path / f"out.{name}", "Mr. Lee came home, and nobody had seen us. " * 5
     with outputs.open_outputs(name, path) as emit:
         for number, text in enumerate((said, "Yes --> &.")):
             emit(types.SpeechStopped(number, number + 13.0))
             spoken = Segment(0, 0, 13.0 * number, number + 12.6, text, [], 0.0, -0.1, 1.0, 0.0)
-            emit(types.UtteranceEnded(number, (spoken,), text, "en"))
+            emit(types.UtteranceEnded(number, (spoken,), text, *of))
     rows = [block.split("\n") for block in path.read_text().strip().split("\n\n")]
     cues = [row[1:] for row in rows] if name == "srt" else rows[1:]
     assert rows[-1][0] == "6" if name == "srt" else rows[0] == ["WEBVTT"]

@@ -79,14 +79,12 @@ def _open_source(a: argparse.Namespace, stack: ExitStack) -> tuple[Iterator[Piec
     return pipe_pieces(sys.stdin.fileno(), STDIN, a.rate, a.channels), True
 
 
-def _events(
-    model: "SlimWhisper", feed: SourceReader, options: dict[str, Any]
-) -> Iterator[LiveEvent]:
+def _events(model: "SlimWhisper", feed: SourceReader, how: dict[str, Any]) -> Iterator[LiveEvent]:
     if not feed.threaded:
-        yield from model.live(feed, **options)
+        yield from model.live(feed, **how)
         return
-    with closing(model.live(**options)) as live:
-        feeder = (live, options["update"], _warn)
+    with closing(model.live(**how)) as live:
+        feeder = (live, how["update"], _warn)
         threading.Thread(target=feed.pump, args=feeder, name="live feed", daemon=True).start()
         yield from live
 

@@ -186,8 +186,8 @@ def _cues(file: TextIO, diarize: bool, stack: ExitStack, format: str) -> Emit:
             ends[event.utterance] = event.end
         elif isinstance(event, UtteranceEnded):
             end = ends.pop(event.utterance, None)  # the next one's cues begin after it
-            sentences = to_sentences(event.segments, event.language, end)
-            transcript = Transcript(event.text, sentences, event.language)
+            language = "en" if event.translated else event.language
+            transcript = Transcript("", to_sentences(event.segments, language, end), language)
             for _, _, times, text in cues(transcript, {SENTENCES: True}, vtt=format == "vtt"):
                 header = f"{next(numbers)}\n" if format == "srt" else ""
                 print(f"{header}{times}\n{text}\n", file=file, flush=True)
