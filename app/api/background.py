@@ -189,9 +189,9 @@ class Background:
             except OSError as error:  # a full disk, for example
                 logger.error("job %s is not stored: %s", folder.name, error.strerror)
                 await asyncio.sleep(FULL)
-        (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
         if url:
             await self._call(url, folder.name)
+        (folder / FORM).unlink(missing_ok=True)  # has known speakers' voices, too
 
     async def _respond(self, folder: Path, stored: Any) -> Response:
         async def answer(pending: PendingTranscription) -> Response:

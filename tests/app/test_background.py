@@ -1,5 +1,6 @@
 """Jobs for which no client waits: `Prefer: respond-async`."""
 
+import asyncio
 import base64
 import errno
 import hmac
@@ -7,6 +8,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -195,15 +197,26 @@ def test_who_waits_first(begin: Begin, tmp_path: Path, monkeypatch: pytest.Monke
     assert [ended(live, job)["status"] for job in jobs] == ["completed"] * 2
 
 
-def test_no_patience(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs of a server that stops at once have not failed: the next one goes on with them."""
-    live, go = begin(results=tmp_path, patience=0.0), held_engines(monkeypatch, seconds=0.05)
-    job = submit(live).json()["id"]
+def test_no_patience(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Any
+) -> None:
+    """Jobs of a server that stops at once have not failed: the next one goes on with them. So it is
+    with webhooks.
+    """
+    hooked = partial(begin, results=tmp_path, allow_webhooks=("127.0.0.1",))
+    live, go = hooked(patience=0.0), held_engines(monkeypatch, seconds=0.05)
+    job = submit(live, webhook=calls[0]).json()["id"]
     assert eventually(lambda: state(live, job).json()["status"] == "in_progress")
     live.server.handle_exit(2, None)
     stop(live)
     go.set()
-    assert ended(begin(results=tmp_path), job)["status"] == "completed"
+    with monkeypatch.context() as slow:
+        slow.setattr(background.Background, "_call", lambda *_: asyncio.sleep(60))
+        slow.setattr(background, "STORING", 0.1)
+        live = hooked()
+        assert ended(live, job)["status"] == "completed"
+        stop(live)
+    assert ended(hooked(), job)["status"] == "completed" and eventually(lambda: bool(calls[1]))
 
 
 def test_one_server_a_folder(tmp_path: Path) -> None:
