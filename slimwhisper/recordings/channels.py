@@ -64,7 +64,7 @@ class SplitRecording:
         """The result; complete once `done`. Its language is that of the channel with most text."""
         parts = [part.transcript() for part in self._channels]
         starts = sorted(w.start for t in parts for s in t.segments for w in s.words or ())
-        dropped = [s for t in parts for s in t.dropped]
+        left = [s for t in parts for s in t.dropped]
         ordered = _in_order(
             [
                 piece
@@ -75,7 +75,7 @@ class SplitRecording:
         )
         text = "".join(segment.text for segment in ordered)
         most = max(parts, key=lambda t: len(t.text))
-        return replace(most, text=text, segments=ordered, dropped=_in_order(dropped))
+        return replace(most, text=text, segments=ordered, dropped=_in_order(left, len(ordered)))
 
     def close(self) -> None:
         """Free memory and files."""

@@ -185,6 +185,10 @@ def test_flagged_segments_are_dropped(digits: SlimWhisper) -> None:
     assert "flags" not in made
     assert made["dropped"] and all("repeats" in s["flags"] for s in made["dropped"])
     assert all(len(s["tokens"]) == len(s["token_logprobs"]) for s in made["dropped"])
+    stereo = np.stack([loop, np.pad(word, (0, len(loop) - len(word)))])
+    made = digits.transcribe(stereo, channels="split", temperature=0, drop=["repeats"])
+    rows = [*made["segments"], *made["dropped"]]
+    assert made["text"] and [s["id"] for s in rows] == list(range(len(rows)))
 
 
 @pytest.mark.parametrize("sentences", [False, True])
