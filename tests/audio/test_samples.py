@@ -81,6 +81,7 @@ def test_kept_in_memory(folder):
 
 
 def test_stored_in_a_file(spooling, folder):
+    """It is closed, too, when it is collected."""
     samples = StoredSamples("a", pieces())
     assert_reads(samples, whole())
     assert len(files_open_in(folder)) == 1
@@ -90,9 +91,6 @@ def test_stored_in_a_file(spooling, folder):
     assert not files_open_in(folder)
     with pytest.raises(ValueError):
         samples.read(0, 1)
-
-
-def test_file_is_closed_when_collected(spooling, folder):
     samples = StoredSamples("a", pieces())
     samples.itself = samples
     assert files_open_in(folder)

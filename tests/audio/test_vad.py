@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 
 import slimwhisper
 from slimwhisper import voice_activity as vad
+from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.cores import one_thread, usual_threads
 from slimwhisper.errors import DependencyError
-from slimwhisper.recordings.speech import pack_regions
 from slimwhisper.voice_activity import FRAME, SpeechFrames, speech_regions
 from tests.support.command import python
 from tests.support.sessions import Heard
@@ -22,25 +23,11 @@ from tests.support.spoken import LONG, SAMPLES
 CLOSE = {"min_silence_duration_ms": 100, "speech_pad_ms": 30}
 
 
-class Recording:
-    """An array that keeps account of what is read."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-        self.array.flags.writeable = False
-        self.reads: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        self.reads.append((start, stop))
-        return self.array[start:stop]
-
-
 @pytest.fixture(scope="module")
 def speech() -> np.ndarray:
-    return slimwhisper.load_audio(SAMPLES / LONG)[: 11 * 16_000]
+    audio = slimwhisper.load_audio(SAMPLES / LONG)[: 11 * 16_000]
+    audio.flags.writeable = False
+    return audio
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.load`")
@@ -63,57 +50,56 @@ def test_speech_is_found_where_the_package_finds_it(speech: np.ndarray) -> None:
         min_speech_duration_ms=0, min_silence_duration_ms=2000, speech_pad_ms=400
     )
     assert len(expected) == 2
-    assert speech_regions(Recording(array)) == expected
+    assert speech_regions(ArraySamples(array)) == expected
     usual = package_regions(min_speech_duration_ms=0)
     assert len(usual) > 4
-    assert speech_regions(Recording(array), **CLOSE) == usual
+    assert speech_regions(ArraySamples(array), **CLOSE) == usual
     for options in (
         {"threshold": 0.9, "min_speech_duration_ms": 1500},
         {"max_speech_duration_s": 1.0},
         {"threshold": 0.9, "neg_threshold": 0.89},
     ):
         expected = package_regions(**{"min_speech_duration_ms": 0, **options})
-        assert speech_regions(Recording(array), **CLOSE, **options) == expected != usual
+        assert speech_regions(ArraySamples(array), **CLOSE, **options) == expected != usual
 
 
-def test_blocks_of_any_size_give_the_same_regions(
-    speech: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_any_size_give_the_same_regions(speech: np.ndarray, monkeypatch: Any) -> None:
     """No more than a block is read at a time."""
-    expected = speech_regions(Recording(speech), **CLOSE)
+    expected = speech_regions(ArraySamples(speech), **CLOSE)
     for frames in (3, 343, 344):  # 11 s are 343.75 frames
-        recording = Recording(speech)
+        recording = Mock(wraps=ArraySamples(speech), __len__=lambda _: len(speech))
         monkeypatch.setattr(vad, "BLOCK_FRAMES", frames)
         assert speech_regions(recording, **CLOSE) == expected
-        assert max(stop - start for start, stop in recording.reads) <= frames * FRAME
+        reads = [call.args for call in recording.read.call_args_list]
+        assert reads and max(stop - start for start, stop in reads) <= frames * FRAME
 
 
 def test_recordings_of_a_frame_or_less(speech: np.ndarray) -> None:
     for length in (0, 1, 511, 512, 513):
-        assert speech_regions(Recording(np.zeros(length, np.float32))) == []
+        assert speech_regions(ArraySamples(np.zeros(length, np.float32))) == []
         loud = speech[8_000 : 8_000 + length].copy()
         whole = [(0, length)] if length else []
-        assert speech_regions(Recording(loud), threshold=-1) == whole
+        assert speech_regions(ArraySamples(loud), threshold=-1) == whole
 
 
 def test_recordings_at_the_same_time_do_not_mix(speech: np.ndarray) -> None:
     parts = [speech[:80_000], speech[50_000:], speech[90_000:]]
-    expected = [speech_regions(Recording(part), **CLOSE) for part in parts]
+    expected = [speech_regions(ArraySamples(part), **CLOSE) for part in parts]
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda part: speech_regions(Recording(part), **CLOSE), parts * 2)
+        found = pool.map(lambda part: speech_regions(ArraySamples(part), **CLOSE), parts * 2)
         assert list(found) == expected * 2
 
 
 def test_quiet_speech_counts_for_frames(speech: np.ndarray) -> None:
     quiet = np.pad(0.003 * speech, (10 * 16_000, 0))
-    assert speech_regions(Recording(quiet)) == []
-    voice = SpeechFrames(Recording(quiet))
+    assert speech_regions(ArraySamples(quiet)) == []
+    voice = SpeechFrames(ArraySamples(quiet))
     found = voice.frames
     assert found.shape == (-(-len(quiet) // FRAME),)
     assert not found[: 9 * 16_000 // FRAME].any() and found[10 * 16_000 // FRAME :].mean() > 0.5
     noise = 0.1 * np.random.default_rng(0).standard_normal(80_000).astype(np.float32)
     for silent in (noise, 0 * noise, noise[:0]):
-        assert not SpeechFrames(Recording(silent)).frames.any()
+        assert not SpeechFrames(ArraySamples(silent)).frames.any()
     assert voice.heard(800, 1100) and not voice.heard(0, 900)
     assert voice.seconds(0, 900) == 0 < voice.seconds(1000, 2000)
 
@@ -132,15 +118,16 @@ THREADS = """
 import threading, torch, numpy as np
 import slimwhisper.voice_activity as vad
 
-torch.set_num_threads(3)
-counts = []
 note = lambda: counts.append(torch.get_num_threads())
+
+def note_twice():
+    note()
+    later = threading.Thread(target=note); later.start(); later.join()
 
 class Silence:
     def __len__(self): return 20_000
     def read(self, start, stop):
-        note()
-        later = threading.Thread(target=note); later.start(); later.join()
+        note_twice()
         return np.zeros(stop - start, np.float32)
 
 usual = vad.VadNetwork.next
@@ -151,10 +138,9 @@ vad.VadNetwork.next = watched
 
 for mine in (3, 2):  # the second time the package is there already
     torch.set_num_threads(mine)
-    counts.clear(); inside = []
+    counts, inside = [], []
     vad.speech_regions(Silence())
-    note()
-    later = threading.Thread(target=note); later.start(); later.join()
+    note_twice()
     assert counts == [mine] * 4, counts
     assert inside == [1], inside
 """
@@ -170,24 +156,5 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "silero_vad", None)
     threads = torch.get_num_threads()
     with pytest.raises(DependencyError, match="pip install silero-vad"):
-        speech_regions(Recording(np.zeros(100, np.float32)))
+        speech_regions(ArraySamples(np.zeros(100, np.float32)))
     assert usual_threads() == torch.get_num_threads() == threads
-
-
-@pytest.mark.parametrize(
-    ("gap", "limit", "pieces"),
-    [
-        (3, 100, [[(0, 20), (25, 33)]]),
-        (2, 100, [[(0, 10), (12, 20), (25, 33)]]),
-        (3, 28, [[(0, 20), (25, 33)]]),  # the pause of 5 does not count
-        (3, 27, [[(0, 20), (25, 30)], [(31, 33)]]),
-        (100, 30, [[(0, 30)], [(31, 33)]]),
-        (100, 29, [[(0, 20)], [(25, 33)]]),
-        (0, 9, [[(0, 10)], [(12, 20)], [(25, 30), (31, 33)]]),  # the first is over the limit
-    ],
-)
-def test_neighbours_are_packed_up_to_a_limit(
-    gap: int, limit: int, pieces: list[list[tuple[int, int]]]
-) -> None:
-    assert pack_regions(iter([(0, 10), (12, 20), (25, 30), (31, 33)]), gap, limit) == pieces
-    assert pack_regions([], gap, limit) == []

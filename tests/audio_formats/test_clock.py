@@ -1,7 +1,9 @@
 """Times are the file's clock: where sound starts late, or has gaps, there is silence."""
 
 import struct
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,29 +16,13 @@ from tests.support.paths import PHONE
 from tests.support.sounds import ffmpeg, outputs, write
 
 FILM = ("-f", "lavfi", "-i", "color=c=black:s=32x32:r=5:d=12")
-LATE = {
-    "mkv": ("-c:v", "libx264", "-c:a", "aac"),
-    "mp4": ("-c:v", "libx264", "-c:a", "aac"),
-    "mov": ("-c:v", "mpeg4", "-c:a", "aac", "-movflags", "+frag_keyframe+empty_moov"),
-    "ts": ("-c:v", "libx264", "-c:a", "aac", "-output_ts_offset", "7200"),  # a live recording
-    "webm": ("-c:v", "libvpx", "-c:a", "libopus"),
-    "mpg": ("-c:v", "mpeg2video", "-r", "25", "-c:a", "mp2"),
-    "flv": ("-c:v", "flv", "-c:a", "mp3", "-ar", "44100"),
-    "wmv": ("-c:v", "wmv2", "-c:a", "wmav2"),
-}
-GAP = {
-    "webm": "libopus",
-    "m4a": "aac",
-    "ts": "aac",
-    "mka": "pcm_u8",
-    "ogg": "libopus",
-}
+OPTIONS = tomllib.loads(Path(__file__).with_name("options.toml").read_text())
 
 
 def late(folder: Path, sound: Path, *suffixes: str) -> list[Path]:
     """Films of 12 s whose sound begins at 4 s."""
     maps = ("-map", "0:v", "-map", "1:a")
-    films = {f"late.{suffix}": (*maps, *LATE[suffix]) for suffix in suffixes}
+    films = {f"late.{suffix}": (*maps, *OPTIONS["late"][suffix].split()) for suffix in suffixes}
     ffmpeg(*FILM, "-itsoffset", "4", "-i", sound, *outputs(folder, films))
     return [folder / name for name in films]
 
@@ -46,7 +32,7 @@ def with_gap(
 ) -> list[Path]:
     """Recordings, of 2 s or given, whose clock jumps."""
     jump = ("-af", f"asetpts='PTS+if(gt(T,{at}),{seconds}/TB,0)'")
-    files = {f"gap.{suffix}": (*jump, "-c:a", GAP[suffix]) for suffix in suffixes}
+    files = {f"gap.{suffix}": (*jump, "-c:a", OPTIONS["gap"][suffix]) for suffix in suffixes}
     ffmpeg("-i", sound or write(folder / "a.wav", 48_000), *outputs(folder, files))
     return [folder / name for name in files]
 
@@ -60,13 +46,13 @@ def spoken(samples: NDArray[np.float32]) -> list[tuple[float, float]]:
 
 
 def test_sound_that_starts_late(tmp_path: Path) -> None:
-    for film in late(tmp_path, write(tmp_path / "a.wav"), *LATE):
+    for film in late(tmp_path, write(tmp_path / "a.wav"), *OPTIONS["late"]):
         start, end = spoken(load_audio(film))[-1]  # a codec's delay may come first
         assert start == pytest.approx(4, abs=0.12) and end == pytest.approx(6, abs=0.15), film
 
 
 def test_a_gap_is_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for path in with_gap(tmp_path, 6, *GAP):
+    for path in with_gap(tmp_path, 6, *OPTIONS["gap"]):
         *_, (_, end), (start, last) = spoken(load_audio(path))
         assert last == pytest.approx(8, abs=0.1), path
         if path.suffix != ".ogg":  # its clock is that of pages, so the gap may be earlier
@@ -83,27 +69,17 @@ def test_an_avi_states_its_start(tmp_path: Path) -> None:
     assert spoken(load_audio(bytes(data)))[0][0] == pytest.approx(4, abs=0.12)
 
 
-DELAYED = {
-    "a.m4a": ("-c:a", "aac", "-ar", "8000"),  # 0.13 s of delay
-    "a.ts": ("-c:a", "aac", "-output_ts_offset", "40000"),
-    "a.ogg": ("-c:a", "libopus"),
-    "a.webm": ("-c:a", "libopus", "-output_ts_offset", "0.08"),
-    "a.mkv": ("-c:a", "libopus", "-af", "asetpts='PTS+0.06*random(1)/TB'"),  # jitter
-}
-
-
 def test_delays_and_jitter_add_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *outputs(tmp_path, DELAYED))
-    found = [load_audio(tmp_path / name) for name in DELAYED]
+    files = {name: options.split() for name, options in OPTIONS["delayed"].items()}
+    ffmpeg("-i", write(tmp_path / "a.wav", 48_000), *outputs(tmp_path, files))
+    found = [load_audio(tmp_path / name) for name in files]
     monkeypatch.setattr("slimwhisper.audio_formats.ffmpeg.JITTER", float("inf"))
-    for name, samples in zip(DELAYED, found, strict=True):
+    for name, samples in zip(files, found, strict=True):
         np.testing.assert_array_equal(samples, load_audio(tmp_path / name), name)
 
 
 @pytest.mark.parametrize("suffix", ["webm", "ts"])
-def test_a_clock_that_jumps_by_hours(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
-) -> None:
+def test_a_clock_that_jumps_by_hours(tmp_path: Path, caplog: Any, suffix: str) -> None:
     samples = load_audio(*with_gap(tmp_path, 36_000, suffix))
     assert len(samples) < 3 * 16_000
     (line,) = [record.getMessage() for record in caplog.records]
@@ -117,9 +93,7 @@ def test_clocks_that_start_again(tmp_path: Path) -> None:
     assert len(load_audio(data + data)) == pytest.approx(2 * len(load_audio(data)), abs=1)
 
 
-def test_a_jump_past_the_stated_end_is_not_filled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_jump_past_the_stated_end_is_not_filled(tmp_path: Path, caplog: Any) -> None:
     (path,) = with_gap(tmp_path, 600, "webm")
     data = path.read_bytes()
     at = data.index(b"\x44\x89\x88") + 3  # the file's duration, in ms

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +63,7 @@ def test_all_that_is_there_is_read_but_of_files_that_were_cut(
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_a_size_that_is_not_known(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
-) -> None:
+def test_a_size_that_is_not_known(tmp_path: Path, caplog: Any, suffix: str) -> None:
     """As recorders that write to a pipe leave it."""
     data = recording(tmp_path, suffix, 22_050)
     _, code, more = FORMATS[suffix]
@@ -76,9 +75,7 @@ def test_a_size_that_is_not_known(
     assert not caplog.records
 
 
-def test_chunks_after_the_samples_are_not_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chunks_after_the_samples_are_not_read(tmp_path: Path, caplog: Any) -> None:
     data = recording(tmp_path, "wav", 16_000)
     tail = (
         b"LIST" + struct.pack("<I", 9_000) + b"INFO" + bytes(8_996) + b"id3 \x08\0\0\0" + bytes(8)

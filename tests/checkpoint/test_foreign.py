@@ -15,16 +15,9 @@ from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.tokens.vocabulary import get_vocabulary, is_openai_table
 from slimwhisper.types import Dims
 from tests.support import damage as d
-from tests.support import oracle
+from tests.support import foreign, oracle
 from tests.support.checkpoints import assert_equal, fill_cache, random_state, refusal, tiny_dims
-from tests.support.foreign import (
-    ct2_variables,
-    ggml_bytes,
-    ggml_tensor,
-    save_ct2,
-    tokenizer_of,
-    tokens_of,
-)
+from tests.support.foreign import ct2_variables, ggml_bytes, ggml_tensor, save_ct2, tokens_of
 from tests.support.hf_folders import dims_of, trained_table, weights_of
 
 DIMS = tiny_dims(width=8, heads=2, audio_layers=2, text_layers=3)
@@ -216,7 +209,7 @@ def test_which_lists_of_tokens_are_whispers(tmp_path: Path, dims: Dims) -> None:
         tokens, is_read = change(plain), read[dims.is_multilingual]
         ids = {token: i for i, token in enumerate(tokens)}
         if "padding" not in case:  # a name of several tokens is none there
-            assert is_openai_table(ids, tokenizer_of(dims)) is is_read, case
+            assert is_openai_table(ids, foreign.tokenizer_of(dims)) is is_read, case
             if dims is not DIMS or not loaded.search(case):
                 continue
         lines.write_text("\n".join(tokens) + "\n", encoding="utf-8")
@@ -244,9 +237,7 @@ def test_ctranslate2_with_other_tokens_is_read_by_its_tokenizer(tmp_path: Path) 
     assert not tokens.is_whispers and [*tokens.languages.values()] == ["en", "de", "xx"]
 
 
-def test_faster_whispers_id_on_the_hub(
-    tmp_path: Path, tokens: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faster_whispers_id_on_the_hub(tmp_path: Path, tokens: list[str], monkeypatch: Any) -> None:
     """From the hub's cache, as it lies there, without the network."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     source = save_ct2(tmp_path / "m", ct2_variables(DIMS, STATE), tokens)

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,36 +14,25 @@ from huggingface_hub import constants
 from slimwhisper.formats.downloads import OPTIONAL, default_download_root, looks_like_hub_id
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.formats.names import MODEL_URLS
+from tests.support import checkpoints as c
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import (
-    COMMIT,
-    DIMS,
-    State,
-    assert_equal,
-    fill_cache,
-    refusal,
-    save_hf,
-)
+from tests.support.checkpoints import COMMIT, DIMS, State, assert_equal, refusal, save_hf
 from tests.support.command import python
 from tests.support.paths import ROOT
 from tests.support.servers import Server, serving
 
-REPOSITORY = "someone/whisper-x"
+REPOSITORY, DISTILLED = "someone/whisper-x", "distil-whisper/distil-small.en"
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "hub"
-
-
-@pytest.fixture
-def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server stands for the hub, offline too, with an empty cache; retries do not wait."""
     with serving() as server:
+        cache = str(tmp_path / "hub")
         server.headers = {"X-Repo-Commit": COMMIT, "X-Error-Code": "EntryNotFound"}
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         # its constants were read from the environment on import
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -50,7 +40,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
         monkeypatch.setattr("time.sleep", lambda _: None)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        monkeypatch.setenv("SSL_CERT_DIR", str(cache))  # plain HTTP: no certificates are read
+        monkeypatch.setenv("SSL_CERT_DIR", cache)  # plain HTTP: no certificates are read
         yield server
 
 
@@ -126,39 +116,23 @@ def test_hub_refuses(hub: Server, headers: dict[str, str], expected: str) -> Non
 # ---- in the cache
 
 
-@pytest.mark.parametrize(
-    ("name", "shards", "off"),
-    [("someone/whisper-x", 1, "argument"), ("distil-small.en", 2, "environment")],
-)
 def test_hub_model_in_the_cache(
-    hub: Server,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    state: State,
-    name: str,
-    shards: int,
-    off: str,
+    hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State
 ) -> None:
-    repo_id = name if "/" in name else f"distil-whisper/{name}"
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", off == "environment")
-    message = refusal(name, local_files_only=off == "argument")
-    assert repo_id in message and str(cache) in message and "folder" in message
-    fill_cache(cache, repo_id, save_hf(tmp_path / "m", DIMS, state, shards=shards))
-    found = load_checkpoint(name, local_files_only=off == "argument")
-    assert found.name == name
-    assert hub.requests == []
-    assert_equal(found.state, state)
-
-
-def test_hub_model_half_in_the_cache(
-    hub: Server, cache: Path, tmp_path: Path, state: State
-) -> None:
+    """With the hub off by the argument, and by the environment; then with a part of it only."""
     folder = save_hf(tmp_path / "m", DIMS, state, shards=2)
-    snapshot = fill_cache(cache, REPOSITORY, folder)
+    for name, repo_id in (REPOSITORY, REPOSITORY), ("distil-small.en", DISTILLED):
+        off = {"local_files_only": name == REPOSITORY}
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", name != REPOSITORY)
+        message = refusal(name, **off)
+        assert repo_id in message and constants.HF_HUB_CACHE in message and "folder" in message
+        snapshot = c.fill_cache(tmp_path / "hub", repo_id, folder)
+        found = load_checkpoint(name, **off)
+        assert found.name == name
+        assert_equal(found.state, state)
     for lost in ("model-00002-of-00002.safetensors", "model.safetensors.index.json"):
         (snapshot / lost).unlink()
-        assert lost.removesuffix(".index.json") in refusal(REPOSITORY, local_files_only=True)
+        assert lost.removesuffix(".index.json") in refusal("distil-small.en")
     assert hub.requests == []
 
 
@@ -218,11 +192,7 @@ def official(monkeypatch: pytest.MonkeyPatch, openai_bytes: bytes) -> Iterator[S
 
 
 def test_download(
-    official: Server,
-    tmp_path: Path,
-    state: State,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    official: Server, tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +22,8 @@ from slimwhisper.formats.names import available_models, bundled_file
 from slimwhisper.guard import guarded_plan
 from slimwhisper.model.model import Model
 from slimwhisper.types import SAMPLE_RATE
-from tests.support.checkpoints import (
-    DIMS,
-    State,
-    assert_equal,
-    hf_name,
-    mapped,
-    random_state,
-    save_hf,
-    save_openai,
-    tiny_dims,
-)
+from tests.support import checkpoints as c
+from tests.support.checkpoints import DIMS, State, assert_equal, random_state, save_hf, tiny_dims
 from tests.support.reference import whisper_logits, whisper_model
 
 CPU = torch.device("cpu")
@@ -40,7 +32,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
     cast = {name: tensor.to(dtype) for name, tensor in state.items()}
-    path = save_openai(tmp_path / "a.pt", DIMS, cast)
+    path = c.save_openai(tmp_path / "a.pt", DIMS, cast)
     found = load_checkpoint(path)
     assert found.name == str(path)
     assert found.dims == DIMS
@@ -50,7 +42,7 @@ def test_openai_file(tmp_path: Path, state: State, dtype: torch.dtype) -> None:
     assert asdict(found.dims) == vars(reference.dims)
     assert_equal({n: t.float() for n, t in found.state.items()}, reference.state_dict())
     parameters = {name: torch.nn.Parameter(tensor) for name, tensor in cast.items()}
-    assert_equal(load_checkpoint(save_openai(path, DIMS, parameters)).state, state, dtype)
+    assert_equal(load_checkpoint(c.save_openai(path, DIMS, parameters)).state, state, dtype)
 
 
 def test_bundled_model(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +71,7 @@ def test_key_bias_is_kept_and_changes_no_logit(tmp_path: Path) -> None:
         for name in plain
         if name.endswith(".key.weight")
     }
-    kept = load_checkpoint(save_openai(tmp_path / "biased.pt", dims, plain | biases))
+    kept = load_checkpoint(c.save_openai(tmp_path / "biased.pt", dims, plain | biases))
     assert_equal(kept.state, plain | biases)
     found = load_checkpoint(save_hf(tmp_path / "biased", dims, plain | biases))
     assert_equal(found.state, plain | biases)
@@ -103,7 +95,7 @@ def test_tied_output_under_its_own_name(
     """
     config = folder / "config.json"
     config.write_text(f"\ufeff{config.read_text()}", encoding="utf-8")
-    tensors = {hf_name(n).removeprefix("model."): t for n, t in state.items()}
+    tensors = {c.hf_name(n).removeprefix("model."): t for n, t in state.items()}
     tensors[OUTPUT] = tensors["decoder.embed_tokens.weight"].to(dtype or torch.float32, copy=True)
     if dtype is None:
         del tensors["decoder.embed_tokens.weight"]
@@ -117,7 +109,7 @@ def test_shards_are_mapped_not_copied(tmp_path: Path, state: State) -> None:
     another = sharded / "model-00004-of-00003.safetensors"
     save_file({"x": torch.ones(1)}, another)  # not in the index
     found = load_checkpoint(sharded)
-    places = [place for file in sharded.glob("*.safetensors") for place in mapped(file)]
+    places = [place for file in sharded.glob("*.safetensors") for place in c.mapped(file)]
     assert len({id(t) for t in found.state.values()}) == len(found.state)
     for name, tensor in found.state.items():
         assert any(tensor.data_ptr() in place for place in places), name
@@ -136,9 +128,7 @@ def test_mixed_dtypes(tmp_path: Path, state: State) -> None:
 
 
 @pytest.mark.parametrize("forms", [("e", "x"), ("kv", "kv"), ("k", "v")])
-def test_output_matrix_of_its_own(
-    tmp_path: Path, forms: tuple[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_output_matrix_of_its_own(tmp_path: Path, forms: tuple[str, str], caplog: Any) -> None:
     dims = tiny_dims(heads=2, n_text_ctx=16)
     state = random_state(dims, seed=2)
     generator = torch.Generator().manual_seed(9)

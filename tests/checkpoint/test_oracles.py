@@ -1,6 +1,7 @@
 """transformers and PEFT as the oracles: what they save and merge has our weights and logits."""
 
 import copy
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # other projects' warnings
 
 DIMS = replace(tiny_dims(width=16, heads=2), n_audio_ctx=40)
 STATE = random_state(DIMS, seed=3)
-ATTENTION = ["q_proj", "k_proj", "v_proj", "out_proj"]
 TEXT = [50_258, 50_259, 50_359, 50_363, 11, 700, 23, 9]
 
 
@@ -79,25 +79,12 @@ def assert_logits(found: Checkpoint, model: Any, exact: bool = False) -> None:
         assert (logits - theirs).abs().max() < tolerance * theirs.abs().max()
 
 
-MERGED: dict[str, dict[str, Any]] = {
-    "queries and values": {"target_modules": ["q_proj", "v_proj"]},
-    "every linear layer": {"target_modules": [*ATTENTION, "fc1", "fc2"], "r": 3, "lora_alpha": 7},
-    "encoder only, an expression": {"target_modules": r".*encoder\.layers.*\.(q_proj|fc1)"},
-    "one layer": {"target_modules": ["fc1"], "layers_to_transform": [1]},
-}
-REFUSED: dict[str, dict[str, Any]] = {
-    "alpha_pattern": {"target_modules": ["q_proj"], "alpha_pattern": {"q_proj": 3}},
-    "bias": {"target_modules": ["q_proj"], "bias": "all"},
-    "use_dora": {"target_modules": ["q_proj", "fc2"], "use_dora": True},
-    "modules_to_save": {"target_modules": ["v_proj"], "modules_to_save": ["layer_norm"]},
-    "conv1": {"target_modules": ["conv1"]},
-    "proj_out": {"target_modules": ["proj_out"]},
-}
+ADAPTERS = tomllib.loads(Path(__file__).with_name("adapters.toml").read_text())
 
 
-@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize("name", ADAPTERS["merged"])
 def test_weights_and_logits_are_pefts(base: Path, tmp_path: Path, name: str) -> None:
-    model = adapted(1, **MERGED[name])
+    model = adapted(1, **ADAPTERS["merged"][name])
     found = load_checkpoint(base, adapter=saved(model, tmp_path / "adapter"))
     changed = [n for n in STATE if not torch.equal(found.state[n], STATE[n])]
     assert changed, "the adapter does something"
@@ -105,10 +92,10 @@ def test_weights_and_logits_are_pefts(base: Path, tmp_path: Path, name: str) -> 
     assert_logits(found, model)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", ADAPTERS["refused"])
 def test_what_is_refused_can_be_merged_by_peft(base: Path, tmp_path: Path, name: str) -> None:
     """With the lines of docs/guides/models.md."""
-    model = adapted(2, **REFUSED[name])
+    model = adapted(2, **ADAPTERS["refused"][name])
     message = refusal(base, adapter=saved(model, tmp_path / "adapter"))
     assert name in message and "with PEFT first" in message
     merged = tmp_path / "merged"

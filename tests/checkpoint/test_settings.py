@@ -1,6 +1,7 @@
 """The settings and the tokens that came with a model: followed, shown, or refused in one line."""
 
 import json
+import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -95,23 +96,10 @@ def test_config_is_read_where_there_is_no_generation_config(tmp_path: Path) -> N
     assert load_checkpoint(old).tokens.suppressed == (5,)
 
 
-@pytest.mark.parametrize(
-    ("file", "key", "value"),
-    [
-        ("generation", "suppress_tokens", "all"),
-        ("generation", "begin_suppress_tokens", [1.5]),
-        ("generation", "forced_decoder_ids", [1, 2]),
-        ("generation", "lang_to_id", {"<|de|>": 10**7}),
-        ("generation", "task_to_id", []),
-        ("generation", "task", "summarize"),
-        ("generation", "max_length", 0),
-        ("generation", "is_multilingual", "yes"),
-        ("config", "audio_window", 10),
-        ("generation", "eos_token_id", 99_999),
-        ("preprocessor", "chunk_length", 10),
-        ("preprocessor", "sampling_rate", 8_000),
-    ],
-)
+REFUSED = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())["refused"]
+
+
+@pytest.mark.parametrize(("file", "key", "value"), REFUSED)
 def test_values_that_cannot_be_used(tmp_path: Path, file: str, key: str, value: Any) -> None:
     message = refusal(hf_folder(tmp_path / "model", TABLE, **{file: {key: value}}))
     assert key in message and file in message
@@ -177,9 +165,7 @@ def test_audio_window_may_be_chosen(tmp_path: Path) -> None:
             ask()
 
 
-def test_report_and_transcribe_show_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_and_transcribe_show_them(tmp_path: Path, capsys: Any) -> None:
     generation = {"language": "de", "suppress_tokens": [1, 2], "return_timestamps": False}
     folder = hf_folder(tmp_path / "model", TABLE, generation=generation)
     assert cli.main(["report", str(folder), "--json"]) == 0
@@ -224,19 +210,11 @@ def test_unknown_weights_use_the_upper_half() -> None:
     assert plain(default_heads(dims)) == as_whisper(dims, None) == {2: [0, 1], 3: [0, 1], 4: [0, 1]}
 
 
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ([[3, 5], [1, 2], [3, 0]], {1: [2], 3: [0, 5]}),
-        (None, None),
-        ([], None),
-        ([[4, 0]], None),
-        ([[float("inf"), 0]], None),
-        (3, None),
-    ],
-)
-def test_heads_of_a_folder(pairs: object, expected: dict[int, list[int]] | None) -> None:
-    assert parse_head_pairs(pairs, OFFICIAL_DIMS["tiny"]) == expected
+def test_heads_of_a_folder() -> None:
+    dims = OFFICIAL_DIMS["tiny"]
+    assert parse_head_pairs([[3, 5], [1, 2], [3, 0]], dims) == {1: [2], 3: [0, 5]}
+    for wrong in (None, [], [[4, 0]], [[float("inf"), 0]], 3):
+        assert parse_head_pairs(wrong, dims) is None
 
 
 def test_checkpoints_bring_their_heads(tmp_path: Path) -> None:

@@ -27,24 +27,16 @@ from slimwhisper.commands.convert import convert, tokenizer_files
 from slimwhisper.errors import CheckpointError, OptionError, OutputError, SlimWhisperError
 from slimwhisper.formats.load import load_checkpoint
 from slimwhisper.types import Dims
+from tests.support import checkpoints as c
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import (
-    DIMS,
-    assert_equal,
-    hf_name,
-    random_state,
-    refusal,
-    save_hf,
-    save_openai,
-    tiny_dims,
-)
+from tests.support.checkpoints import DIMS, assert_equal, random_state, save_hf, save_openai
 from tests.support.command import RunCLI
 from tests.support.foreign import tokenizer_of
 from tests.support.oracle import transformers
 from tests.support.paths import SAMPLES
 
-ENGLISH = tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
-LARGE = tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
+ENGLISH = c.tiny_dims(width=8, multilingual=False, audio_layers=1, text_layers=1)
+LARGE = c.tiny_dims(width=8, n_mels=128, audio_layers=1, text_layers=1)
 FILES = {
     *("config.json", "generation_config.json", "preprocessor_config.json", "model.safetensors"),
     *("vocab.json", "merges.txt", "added_tokens.json", "normalizer.json"),
@@ -83,7 +75,7 @@ def folder(openai_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -> None:
     assert {file.name for file in folder.iterdir()} == FILES
-    assert set(load_file(folder / "model.safetensors")) == {hf_name(name) for name in STATE}
+    assert set(load_file(folder / "model.safetensors")) == {c.hf_name(name) for name in STATE}
     config, generation = read(folder / "config.json"), read(folder / "generation_config.json")
     assert (config["vocab_size"], config["d_model"]) == (51_865, 8)
     assert config["torch_dtype"] == "float32" and config["tie_word_embeddings"] is True
@@ -99,9 +91,7 @@ def test_a_folder_has_what_transformers_reads(openai_file: Path, folder: Path) -
     assert (features["feature_size"], features["nb_max_frames"]) == (80, 3000)
 
 
-def test_without_openai_whisper(
-    openai_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openai_whisper(openai_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Its list of spellings, which only scores need, is left out."""
     monkeypatch.setattr(command, "files", Mock(side_effect=ModuleNotFoundError))
     monkeypatch.setattr(command, "tokenizer_files", tokenizer_files)
@@ -209,7 +199,7 @@ def test_settings_that_stay_behind_are_named(folder: Path, tmp_path: Path, run_c
     content = torch.load(tmp_path / "out.pt", weights_only=True)
     for changed, words in (([], "is no dictionary"), ({"language": 5}, "language is 5")):
         torch.save(content | {"generation_config": changed}, tmp_path / "bad.pt")
-        assert words in refusal(tmp_path / "bad.pt")
+        assert words in c.refusal(tmp_path / "bad.pt")
 
 
 def test_alignment_heads_go_along(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:

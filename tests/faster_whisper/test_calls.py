@@ -184,18 +184,14 @@ def test_options_reach_the_engine(model: WhisperModel) -> None:
     assert first.temperature == 0, "the best, where all fail"
 
 
-def test_progress_is_shown_where_it_is_asked_for(
-    model: WhisperModel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_where_it_is_asked_for(model: WhisperModel, capsys: Any) -> None:
     list(model.transcribe(str(PHONE), log_progress=True)[0])
     assert "9.04/9.04" in capsys.readouterr().err
     list(model.transcribe(str(PHONE))[0])
     assert capsys.readouterr().err == ""
 
 
-def test_an_english_model_warns_and_goes_on(
-    model: WhisperModel, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_english_model_warns_and_goes_on(model: WhisperModel, caplog: Any) -> None:
     segments, info = model.transcribe(str(PHONE), language="de", task="translate", beam_size=1)
     assert said(segments) and info.language == "en"
     assert "'de'" in caplog.text and "'translate'" in caplog.text

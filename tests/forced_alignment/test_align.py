@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from whisper.tokenizer import get_tokenizer
 
 import slimwhisper
-from recipes.digits.voices import RATE
+from recipes.digits.voices import RATE, WORDS
 from slimwhisper.api import SlimWhisper
 from slimwhisper.cli import main
 from slimwhisper.engine.requests import Alignment
@@ -21,21 +22,20 @@ from slimwhisper.types import Segment, Word
 from slimwhisper.word_times.fine import with_fine_times
 from tests.support.paths import PHONE, SHARED
 from tests.support.real_models import real_model
-from tests.support.spoken import EXPECTED, sequence, spoken_words
+from tests.support.spoken import EXPECTED, joined, spoken_words
 
 LINES = [segment["text"] for segment in EXPECTED[PHONE.name]["segments"]]
 
 
 def timed_sequence(count: int, seed: int) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Words, their borders [count, 2] in seconds, and the audio: as `sequence` makes it."""
+    """Words, their borders [count, 2] in seconds, and the audio."""
     rng = np.random.default_rng(seed)
-    parts = [spoken_words()[i][1] for i in rng.integers(len(spoken_words()), size=count)]
-    words, audio = sequence(count, np.random.default_rng(seed))
-    gaps = [int(rng.uniform(0.1, 0.8) * RATE) for _ in parts]
-    stops = np.cumsum([gap + len(part) for gap, part in zip(gaps, parts, strict=True)])
-    assert stops[-1] == len(audio)
-    starts = stops - [len(part) for part in parts]
-    return words, np.stack([starts, stops], axis=1) / RATE, audio
+    chosen = [spoken_words()[i] for i in rng.integers(len(spoken_words()), size=count)]
+    pieces = [joined([part], rng) for _, part in chosen]  # a pause, and the word
+    stops = np.cumsum([len(piece) for piece in pieces])
+    starts = stops - [len(part) for _, part in chosen]
+    borders = np.stack([starts, stops], axis=1) / RATE
+    return [WORDS[digit] for digit, _ in chosen], borders, np.concatenate(pieces)
 
 
 def lines_of(words: list[str], size: int = 6) -> list[str]:
@@ -127,7 +127,6 @@ def test_fine_times_leave_text_without_length_as_it_is() -> None:
     assert dash.start < dash.end, "its text stays"
     segments[2:] = [replace(third, text=" — 三", words=[*(dash.words or ()), *(third.words or ())])]
     _, _, both = with_fine_times(segments, window)
-    assert both.words
     assert 1.0 <= first.start < first.end <= 3.0
     assert first.end <= both.start == both.words[0].end == both.words[1].start
     assert second == segments[1] and third.end - third.start < 0.03
@@ -197,9 +196,7 @@ def test_a_recording_on_standard_input(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "stdin.srt").read_text().count("-->") == 3
 
 
-def test_the_command_overwrites_neither_text_nor_audio(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_overwrites_neither_text_nor_audio(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / PHONE.name).write_bytes(PHONE.read_bytes())
     script = tmp_path / "phone-number.txt"
     script.write_text("\n".join(LINES))

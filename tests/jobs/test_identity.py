@@ -1,6 +1,7 @@
 """A file counts as done only for the same model, precision and caches."""
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -31,26 +32,12 @@ def job(run: Any, fake_model: FakeModel, tree: Path) -> Any:
     return call
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        # a named dtype; the default is that of the device
-        "3 --compute_type int8; 3; 3 --compute_type int8; 3 --dtype bfloat16; 3; "
-        "0 --dtype float32; 0 --fp16 False; 0 --device cpu; 3 --dtype float16",
-        "3 --device cuda:0; 0 --device cuda; 0 --dtype float16; 0; 3 --device cpu",
-        "3 --dtype float16 --device cpu; 3; 0 --dtype float32 --device cuda",
-        "3 --dtype float32 --device cuda; 3",  # no default of a GPU
-        "3; 0 --dtype auto; 0 --dtype auto --device cpu; 3 --dtype auto --device cuda",
-        "3 --dtype bfloat16; 0 --compute_type auto; 3",  # on another processor
-        # the same two forms, however they are asked for
-        "3; 0 --cache slim; 0 --cross-cache e --self-cache x; 0 --strict-cache; "
-        "0 --cache baseline --cross-cache e --self-cache x; 3 --cache baseline; "
-        "3 --cache_dtype fp8; 3 --cache option2; 0 --self-cache k",
-        "3; 3 --model tiny; 0 --model tiny; 3 --model turbo; 0",
-    ],
-)
-def test_what_is_the_same(job: Any, steps: str) -> None:
-    for step in steps.split("; "):
+STEPS = tomllib.loads(Path(__file__).with_name("steps.toml").read_text())["steps"]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_what_is_the_same(job: Any, steps: list[str]) -> None:
+    for step in steps:
         expected, *flags = step.split()
         assert job(*flags) == int(expected), step
 
@@ -123,9 +110,7 @@ def test_digests_of_files(tmp_path: Path) -> None:
     assert len(seen) == len(changes)
 
 
-def test_the_end_of_a_torch_file_covers_every_tensor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_torch_file_covers_every_tensor(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("slimwhisper.disk.WHOLE_FILE", MIB)
     tensors = {f"{i}": torch.zeros(50_000) for i in range(30)}
     digests = set()

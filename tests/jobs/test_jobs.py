@@ -6,21 +6,38 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import soundfile
 
 from slimwhisper.files import InputFile
-from slimwhisper.jobs.job import STOPPED
+from slimwhisper.jobs.job import STOPPED, survey
 from slimwhisper.jobs.journal import JOURNAL_NAME
+from slimwhisper.jobs.progress import JobTotals, model_terms, summary_facts, summary_lines
 from slimwhisper.jobs.writers import Files
 from tests.support.fake_model import FakeModel
-from tests.support.folder_job import DONE, GOOD, journal, statuses, written
+from tests.support.kills import journal_lines
 
-pytestmark = pytest.mark.usefixtures("fake_model", "tree")
+GOOD = {"a.txt": "one\n", "b/a.wav.txt": "two\n", "b/a.mp3.txt": "three\n"}
+DONE = {"a.wav": "done", "b/a.wav": "done", "b/a.mp3": "done", "c/x.wav": "failed"}
+
+
+def written() -> dict[str, str]:
+    return {str(p.relative_to("out")): p.read_text() for p in Path("out").rglob("*.*t")}
+
+
+def statuses() -> dict[str, str]:
+    lines = journal_lines(Path("out"))
+    found = {str(Path(line["path"]).relative_to(Path("in").absolute())): line for line in lines}
+    assert len(found) == len(lines)
+    return {name: line["status"] for name, line in found.items()}
 
 
 def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
@@ -28,8 +45,8 @@ def test_a_folder_job_and_again(run: Any, fake_model: FakeModel) -> None:
     assert first.status == 1
     assert written() == GOOD
     assert statuses() == DONE
-    assert {line["seconds"] for line in journal()} == {3.0, 5.0, None}
-    options = journal()[0]["options"]
+    assert {line["seconds"] for line in journal_lines(Path("out"))} == {3.0, 5.0, None}
+    options = journal_lines(Path("out"))[0]["options"]
     assert (options["language"], options["beam_size"]) == ("de", 5) and "task" not in options
     assert first.err.count("in/c/x.wav: damaged") == 1
     assert "3 of 4 files transcribed, 1 failed; 11.0 s of audio" in first.err
@@ -141,11 +158,27 @@ def test_outputs_that_cannot_be_written_are_tried_again(run: Any, fake_model: Fa
 
 
 def test_a_full_disk_ends_the_job(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves the old output, and no litter."""
+    Path("out").mkdir()
+    Path("out/a.txt").write_text("before")
     full = Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr("slimwhisper.files.atomic_write", full)
+    monkeypatch.setattr("slimwhisper.disk.Path.replace", full)
     done = run("in")
     assert done.status == 1 and done.err.count("No space left") == 1 and STOPPED in done.err
-    assert statuses() == {"a.wav": "unwritten"}
+    assert re.search(r"out/a.txt: cannot be written \(No space.*free some space", done.err)
+    assert statuses() == {"a.wav": "unwritten"} and written() == {"a.txt": "before"}
+    assert {path.name for path in Path("out").iterdir()} == {"a.txt", JOURNAL_NAME}
+
+
+def test_names_of_outputs(run: Any, fake_model: FakeModel) -> None:
+    """None replaces its input; names that are too long are told before a recording is read."""
+    Path("in.txt").write_text("audio, it says")
+    assert "would overwrite the input" in run("in.txt", "-o", ".").err
+    assert Path("in.txt").read_text() == "audio, it says"
+    named = f"in/b/{251 * 'n'}.wav"
+    Path(named).write_text("one")
+    assert run(named).status == 0 and len(fake_model.taken) == 2
+    assert "256 bytes" in run(named, "-f", "json").err and len(fake_model.taken) == 2
 
 
 def test_the_output_folder_is_deleted_during_a_job(
@@ -300,3 +333,46 @@ def test_a_bar_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "slimwhisper: in/c/x.wav: damaged; copy the file again"
     )
     assert "━" not in "".join(lines[-3:])
+
+
+# The survey of a job's length, and the summary
+
+FACTS: dict[str, Any] = {"model": "tiny", "device": "cpu", "dtype": "float32", "cache": "e+x"}
+FACTS |= {"batch_size": 16, "fallbacks": [], "settings": []}
+FACTS |= {"bytes_per_window": 1_000_000, "baseline_bytes_per_window": 8_000_000}
+
+
+def test_summary() -> None:
+    """All lines that may be in it."""
+    left_out = {".srt": 7, "hidden": 1} | {f".{n}": n for n in range(1, 10)}
+    totals = JobTotals(done=1, skipped=2, failed_earlier=1, segments=412, flagged=3, dropped=2)
+    facts = summary_facts(totals, 130, "out/j.jsonl", left_out)
+    facts |= {"report": "r.html", "faster": "x"}
+    model = FACTS | {"peak_bytes": 5_000_000, "preemptions": 3, "fallbacks": ["fell back"]}
+    parts = (
+        "1 of 1 file transcribed, 0 failed, 2 already done, 1 failed in an earlier run; 0.0 s of",
+        *("3 of 412 segments", "2 segments dropped", ": 9 .9, 8 .8, 7 .7, 6 .6, 5 .5, 4 .4, 3 .3"),
+        *("run the same command again", "--retry_failed", "out/j.jsonl", "r.html"),
+        *("float32, batch 16; cache (e+x): 1.0 MB per window, 8.0 times", "fell back", "auto (x"),
+    )
+    for line, part in zip(summary_lines(facts, model), parts, strict=True):
+        assert part in line
+    notes = model_terms(model, "tiny")["notes"]
+    assert all(each in notes for each in ("up to 5.0 MB", "3 times"))
+
+
+def test_survey(tmp_path: Path) -> None:
+    """The lengths that headers say; nothing of what cannot be read."""
+    for suffix in ("wav", "flac", "mp3"):
+        soundfile.write(tmp_path / f"a.{suffix}", np.zeros(24_000, np.float32), 16_000)
+    (tmp_path / "text.wav").write_text("words")
+    (tmp_path / "empty.wav").touch()
+    os.mkfifo(tmp_path / "pipe.wav")  # it would wait for somebody who writes
+    names = ("a.wav", "a.flac", "a.mp3", "text.wav", "empty.wav", "gone.wav", "pipe.wav", ".")
+    totals, end = JobTotals(), threading.Event()
+    survey(map(tmp_path.joinpath, names), totals, end)
+    assert totals.complete and totals.surveyed == pytest.approx(4.5, abs=0.1)
+    end.set()
+    stopped = JobTotals()
+    survey(repeat(tmp_path / "a.wav"), stopped, end)
+    assert not stopped.complete

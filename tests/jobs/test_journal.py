@@ -90,7 +90,6 @@ class Jobs(RuleBasedStateMachine):
         clock=st.floats(0, 2e9),
     )
     def record(self, of: list[Fingerprint], status: Status, output: str, clock: float) -> None:
-        assert self.job is not None
         why = None if status == "done" else 'why"}, "x": '
         with patch("time.time", return_value=clock):
             self.job.add(*(Outcome(each, status, 1.25, why, output) for each in of))
@@ -101,7 +100,6 @@ class Jobs(RuleBasedStateMachine):
     @rule(cut=st.integers(0, 150))
     def kill(self, cut: int) -> None:
         """In the middle of the last line; one that only lacks its end is whole."""
-        assert self.job is not None
         self.job.close()
         self.job = None
         if self.recorded:

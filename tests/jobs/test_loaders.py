@@ -123,21 +123,8 @@ def test_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.choose_loaders(-1, kinds[0])
 
 
-def workers_of(parent: int) -> set[int]:
-    """The reader processes that a process has started."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            ppid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if ppid == parent and readers.__name__.encode() in (folder / "cmdline").read_bytes():
-                found.add(int(folder.name))
-        except OSError:  # it has ended
-            continue
-    return found
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGKILL", -9)])
 def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) -> None:
     """Ctrl-C reaches the whole group of a terminal's processes; the files in progress finish."""
@@ -151,11 +138,11 @@ def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) ->
         text=True,
         start_new_session=True,
     )
-    assert child.stdout is not None
     for line in child.stdout:
         if "more-" in line:  # the first of them is done
             break
-    workers = workers_of(child.pid)
+    children = Path(f"/proc/{child.pid}/task").glob("*/children")
+    workers = [pid for thread in children for pid in thread.read_text().split()]
     assert len(workers) == 2
     os.killpg(child.pid, signal.Signals[name])
     _, err = child.communicate(timeout=60)
@@ -164,9 +151,7 @@ def test_an_interrupt_leaves_no_process(folder: Path, name: str, status: int) ->
     assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 10)
 
 
-def test_a_recording_whose_readers_are_killed_stays_open(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_whose_readers_are_killed_stays_open(tmp_path: Path, capsys: Any) -> None:
     """As a system kills them that is short of memory: the next run reads the file."""
     killed = f"import os, {readers.__name__} as r; r._send = lambda *_: os.kill(os.getpid(), 9)"
     command = [*"transcribe --model digits --loaders 2 --journal True -f txt -o".split()]

@@ -72,13 +72,11 @@ def test_nothing_said_is_markup_and_only_the_page_s_own_script_runs(tmp_path: Pa
     assert policy is not None and policy[1].startswith("default-src 'none'; ")
     for tag in ("style", "script"):
         inline = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        assert inline is not None
         digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
     assert not re.search(r"\son\w+=|https?:|@import|url\(", page)
 
 
-@pytest.mark.usefixtures("tree", "fake_model")
 @pytest.mark.parametrize("format", ["json", "txt"])
 def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> None:
     arguments = ("in", "--report", "r.html", "-f", format)
@@ -111,7 +109,6 @@ def test_a_job_that_resumes(run: Any, fake_model: FakeModel, format: str) -> Non
     assert "r.html: the report cannot" in full.err and "report: r.html\n" not in full.err
 
 
-@pytest.mark.usefixtures("tree", "fake_model")
 def test_an_interrupted_job_has_a_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = Ledger.ended
 
@@ -126,7 +123,6 @@ def test_an_interrupted_job_has_a_report(run: Any, monkeypatch: pytest.MonkeyPat
     assert "stopped early" in found["job"]["notices"][0]
 
 
-@pytest.mark.usefixtures("tree")
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     run: Any, fake_model: FakeModel, tmp_path: Path
 ) -> None:

@@ -100,20 +100,20 @@ def test_a_store_that_does_not_answer(store: Any, run: Any) -> None:
 # -- parquet -------------------------------------------------------------------------------------
 
 
-def rows() -> dict[str, dict[str, Any]]:
-    """The rows of the table, by path; each path has one."""
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
-    found = parquet.read_table("out/transcripts").to_pylist()
-    assert len({row["path"] for row in found}) == len(found)
-    return {row["path"]: row for row in found}
-
-
 @pytest.fixture
-def parquet() -> Any:
-    return pytest.importorskip("pyarrow", reason="needs the extra parquet")
+def rows() -> Any:
+    """Reads the rows of the table, by path; each path has one."""
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
+
+    def read() -> dict[str, dict[str, Any]]:
+        found = parquet.read_table("out/transcripts").to_pylist()
+        assert len({row["path"] for row in found}) == len(found)
+        return {row["path"]: row for row in found}
+
+    return read
 
 
-def test_parquet(store: Any, run: Any, parquet: Any) -> None:
+def test_parquet(store: Any, run: Any, rows: Any) -> None:
     fill(store, FILES)
     to = ("-o", "out", "-f", "parquet")
     assert run("memory://in", *to).status == 1
@@ -142,7 +142,7 @@ def test_parquet(store: Any, run: Any, parquet: Any) -> None:
 
 
 def test_rows_that_cannot_be_written_wait(
-    store: Any, run: Any, parquet: Any, monkeypatch: pytest.MonkeyPatch
+    store: Any, run: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are recorded once they are written; what comes meanwhile is done by the next run."""
     monkeypatch.setattr(tables, "ROWS", 1)
@@ -163,7 +163,7 @@ def test_rows_that_cannot_be_written_wait(
     assert len(rows()) == 3
 
 
-def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
+def test_parquet_in_a_store(store: Any, run: Any, rows: Any) -> None:
     """Its rows say what is done, and not the journal."""
     fill(store, FILES)
     to = ("-o", "memory://out", "-f", "parquet")
@@ -178,7 +178,7 @@ def test_parquet_in_a_store(store: Any, run: Any, parquet: Any) -> None:
     assert "part-x.parquet: not a table that slim" in run("memory://in", *to).err
 
 
-def test_the_newest_row_counts(run: Any, parquet: Any) -> None:
+def test_the_newest_row_counts(run: Any, rows: Any) -> None:
     """A file that is gone for a while keeps its row."""
     one, to = Path("a.wav"), ("m.jsonl", "-o", "out", "-f", "parquet")
     one.write_text("one")
@@ -192,7 +192,7 @@ def test_the_newest_row_counts(run: Any, parquet: Any) -> None:
     assert [row["text"] for row in rows().values()] == [" one"]
 
 
-def test_parquet_in_a_folder_killed(store: Any, run: Any, parquet: Any) -> None:
+def test_parquet_in_a_folder_killed(store: Any, run: Any, rows: Any) -> None:
     fill(store, FILES)
     to = ("-o", "out", "-f", "parquet")
     run("memory://in", *to)

@@ -1,5 +1,6 @@
 """One recording without its silences, or in pieces side by side; its times stay."""
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from slimwhisper.options import Options
 from slimwhisper.outputs import FORMATS, formats_of
 from slimwhisper.recordings.channels import SplitRecording, _cut
 from slimwhisper.recordings.passes import passes_of, with_logprobs
-from slimwhisper.recordings.speech import SpeechRecording
+from slimwhisper.recordings.speech import SpeechRecording, pack_regions
 from slimwhisper.recordings.transcribe import make_recording
 from slimwhisper.subtitles import cues, sentences
 from slimwhisper.tokens.vocabulary import get_vocabulary
@@ -32,6 +33,7 @@ from tests.support.scripted import segment as plain_segment
 from tests.support.sounds import claps
 from tests.support.spoken import WORDS, Call, call, spoken_words
 
+TABLES = tomllib.loads(Path(__file__).with_name("regions.toml").read_text())
 PAUSE = 5.0  # seconds between phrases
 PHRASES = 4
 
@@ -79,19 +81,10 @@ def test_pieces_have_the_recordings_own_times(digits: SlimWhisper, phrases: Phra
     assert not differences(digits.transcribe(phrases.audio, **options, batch_size=1), result)
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "expected"),
-    [
-        (8.0, 10.5, (8.0, 10.0)),  # half a second past the pause is cut off
-        (9.5, 12.0, (20.0, 22.0)),
-        (8.0, 12.0, (8.0, 22.0)),  # it is on both sides
-        (2.0, 4.0, (2.0, 4.0)),
-        (10.0, 11.0, (20.0, 21.0)),
-    ],
-)
+@pytest.mark.parametrize(("start", "end", "expected"), TABLES["pauses"])
 @pytest.mark.parametrize("mode", ["parallel", "vad_filter"])
 def test_segments_at_a_pause_that_was_left_out(
-    mode: str, start: float, end: float, expected: tuple[float, float], digits: SlimWhisper
+    digits: SlimWhisper, mode: str, start: float, end: float, expected: list[float]
 ) -> None:
     """Of 10 s, between the first and the last ten."""
     samples = ArraySamples(np.zeros(480_000, np.float32))
@@ -99,12 +92,19 @@ def test_segments_at_a_pause_that_was_left_out(
     recording = SpeechRecording(samples, digits.network, Options(**{mode: True}), passes)
     segment = plain_segment(0, 0, start, end, "one", [])
     found = recording._with_original_times(segment)
-    assert (found.start, found.end) == expected
+    assert [found.start, found.end] == expected
     words = [Word("one", a, a + 0.1, 1.0) for a in (start, end - 0.1)]
     found = recording._with_original_times(replace(segment, words=words))
     edges = found.words[0].start, found.words[-1].end  # type: ignore[index]
     assert (found.start, found.end) == edges and edges[1] - edges[0] >= end - start - 1e-9
     recording.close()
+
+
+@pytest.mark.parametrize(("gap", "limit", "pieces"), TABLES["pieces"])
+def test_neighbours_are_packed_up_to_a_limit(gap: int, limit: int, pieces: Any) -> None:
+    regions = [(0, 10), (12, 20), (25, 30), (31, 33)]
+    packed = [[[*region] for region in piece] for piece in pack_regions(iter(regions), gap, limit)]
+    assert packed == pieces and pack_regions([], gap, limit) == []
 
 
 def test_sentences_are_cut_at_pauses(digits: SlimWhisper, phrases: Phrases) -> None:
@@ -231,7 +231,6 @@ def test_pieces_are_sessions_of_their_own(digits: SlimWhisper, phrases: Phrases)
     """With a spectrogram each, so they are made as places come free: never all at once."""
     audio = np.tile(phrases.audio, 8)
     recording = make_recording(ArraySamples(audio), digits.network, Options(parallel=True))
-    assert isinstance(recording, SpeechRecording)
     speech, pieces = recording.seconds_of_speech, 1 + len(recording._waiting)
     assert 2 <= speech / 30 <= pieces < 2 + speech / 25  # nothing but speech, and nearly full
     for count in range(1, pieces + 1):
@@ -295,28 +294,16 @@ def test_words_may_be_left_out(digits: SlimWhisper) -> None:
         assert {s["speaker"] for s in result["segments"]} == {"left", "right"}
 
 
-def test_names_count_in_the_lines_of_subtitles(
-    digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_count_in_the_lines_of_subtitles(digits: SlimWhisper, monkeypatch: Any) -> None:
     for module in (cues, sentences):
         monkeypatch.setattr(module, "LINE_COLUMNS", 20)
     options = {**SPLIT, "channel_names": ("agent", "customer"), "sentences": True}
     ((_, result),) = digits.transcribe_many([call(turns=2, digits=6).audio], **options)
-    assert isinstance(result, Transcript)
     srt = FORMATS["srt"].render(result, {"sentences": True}).decode()
     assert max(len(cue.splitlines()) for cue in srt.split("\n\n")) == 4
 
 
-@pytest.mark.parametrize(
-    ("others", "texts"),
-    [
-        ([], [" one two three four"]),
-        ([0.7], [" one two three four"]),  # while this one speaks
-        ([1.4], [" one two three four"]),  # in a short pause
-        ([3.0, 3.2], [" one two", " three four"]),
-        ([3.0, 6.0], [" one two", " three", " four"]),
-    ],
-)
+@pytest.mark.parametrize(("others", "texts"), TABLES["cuts"])
 def test_a_segment_is_cut_where_another_answers(others: list[float], texts: list[str]) -> None:
     starts = {" one": 0.5, " two": 1.5, " three": 4.0, " four": 7.0}
     words = [Word(w, start, start + 0.8, 1.0, "left") for w, start in starts.items()]
@@ -342,20 +329,10 @@ def test_a_segment_is_cut_where_another_answers(others: list[float], texts: list
     assert last.end == 8.2, "the time to read it"
 
 
-def test_people_who_speak_at_once_stay_so(digits: SlimWhisper, talk: Call) -> None:
-    channels = [call(turns=1, digits=4, seed=seed).audio[0] for seed in (8, 9)]
-    count = min(map(len, channels))
-    result = digits.transcribe(np.stack([channel[:count] for channel in channels]), **SPLIT)
-    by_speaker = {s["speaker"]: s for s in result["segments"]}
-    left, right = by_speaker["left"], by_speaker["right"]
-    assert left["start"] < right["end"] and right["start"] < left["end"]
-
-
 def steps(model: SlimWhisper, audio: np.ndarray, **options: Any) -> tuple[int, Transcript]:
     """The slots that were in use, added up over all steps; and the transcript."""
     on_step = Mock()
     ((_, result),) = model.transcribe_many([audio], on_step=on_step, **options)
-    assert isinstance(result, Transcript)
     return sum(call.args[0] for call in on_step.call_args_list), result
 
 
@@ -377,7 +354,6 @@ def test_segments_are_reported_in_order(digits: SlimWhisper) -> None:
 
     outcomes = digits.transcribe_many([talk.audio], on_segments=report, batch_size=2, **SPLIT)
     ((_, result),) = list(outcomes)
-    assert isinstance(result, Transcript)
     starts = [segment.start for segment in reported]
     assert starts == sorted(starts) and len(reported) > 4
     assert [segment.id for segment in reported] == list(range(len(reported)))
@@ -408,7 +384,6 @@ def test_recordings_beside_each_other(digits: SlimWhisper, talk: Call, tmp_path:
         assert str(error).startswith(f"{paths[1]}: has one channel")
         for path in (paths[0], paths[2]):
             result = results[path]
-            assert isinstance(result, Transcript)
             assert result.text.split() == [word for _, word in talk.words]
 
 

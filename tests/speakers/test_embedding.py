@@ -69,16 +69,6 @@ def test_short_silent_and_empty_recordings() -> None:
     assert (turn.speaker, round(turn.end, 1)) == ("SPEAKER_00", 0.5)
 
 
-@pytest.fixture
-def references(tmp_path: Path) -> dict[str, str]:
-    """Recordings of the voices 2 and 7, of which the second does not speak."""
-    paths = {}
-    for name, voice in (("Zoë", 2), ("Absent", 6)):
-        paths[name] = str(tmp_path / f"{name}.wav")
-        soundfile.write(paths[name], sound([(voice, 0.5, 4.0)], 5.0), 16_000)
-    return paths
-
-
 def test_known_speakers_have_their_names(references: dict[str, str]) -> None:
     options = Options(diarize="embedding", known_speakers=tuple(references.items()))
     prepare(options)

@@ -8,7 +8,6 @@ import pytest
 import soundfile
 
 import slimwhisper
-from slimwhisper import cli
 from slimwhisper.api import SlimWhisper
 from slimwhisper.errors import DependencyError, OptionError
 from slimwhisper.live.types import SpeakersNamed, UtteranceEnded
@@ -23,16 +22,9 @@ def voice(number: int, seconds: float) -> np.ndarray:
     return sound([(number, 0.0, seconds)], seconds)
 
 
-@pytest.fixture
-def references(tmp_path: Path) -> list[tuple[str, str]]:
-    path = tmp_path / "Zoë.wav"
-    soundfile.write(path, sound([(4, 0.5, 4.0)], 5.0), 16_000)
-    return [("Zoë", str(path))]
-
-
-def test_each_segment_has_a_speaker(references: list[tuple[str, str]]) -> None:
-    speakers = LiveSpeakers(references)
-    for i, said in enumerate([(0, 3.0), (2, 2.0), (0, 1.0), (4, 3.0), (2, 0.9)]):
+def test_each_segment_has_a_speaker(references: dict[str, str]) -> None:
+    speakers = LiveSpeakers(tuple(references.items()))
+    for i, said in enumerate([(0, 3.0), (4, 2.0), (0, 1.0), (2, 3.0), (4, 0.9)]):
         speakers.hear((i, 0), voice(*said))
     speakers.hear((5, 0), np.zeros(0, np.float32))
     names = ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00", "Zoë", "SPEAKER_01"]
@@ -90,7 +82,7 @@ def test_mistakes(digits: SlimWhisper, monkeypatch: pytest.MonkeyPatch, tmp_path
         digits.live(diarize=True)
 
 
-# The library and the command, from samples to files
+# The library, from samples to segments
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +119,6 @@ def test_segments_are_cut_by_speaker(digits: SlimWhisper, talk: Path) -> None:
         text = [t for t in segment["tokens"] if digits.network.vocabulary.is_text(t)]
         assert tokenizer.decode(text) == segment["text"]
         assert {w["speaker"] for w in segment["words"]} == {segment["speaker"]}
-
-
-@pytest.mark.usefixtures("made_up_voices")
-def test_the_command_with_embeddings(
-    talk: Path, digits_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    flags = ["--model", str(digits_path), "--verbose", "False", "--beam_size", "None"]
-    speakers = ["--diarize", "embedding", "--known_speaker", f"Ann={talk}"]
-    assert cli.main(["transcribe", str(talk), "-o", str(out), *flags, *speakers]) == 0
-    suffixes = {path.suffix for path in out.iterdir()}
-    assert suffixes == {".json", ".rttm", ".srt", ".tsv", ".txt", ".vtt"}
-    assert (out / "talk.txt").read_text().startswith("Ann: ")
-    assert (out / "talk.rttm").read_text().startswith("SPEAKER talk 1 ")
-    assert "<v Ann>" in (out / "talk.vtt").read_text()
 
 
 def test_before_anything_is_read(digits: SlimWhisper, tmp_path: Path) -> None:

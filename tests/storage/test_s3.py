@@ -1,6 +1,7 @@
 """A real S3 server on loopback: objects in, results out, killed half-way and resumed."""
 
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,6 @@ from slimwhisper.storage.containers import StoredInputs
 from slimwhisper.storage.stores import Location
 from tests.support.kills import forking
 from tests.support.memory_store import journal
-from tests.support.s3_server import Faults, s3_server
 from tests.support.waiting import eventually
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'fsspec[s3]'")
@@ -30,12 +30,41 @@ pytestmark = [
 OBJECTS = 150
 
 
+class Faults:
+    """The server's application, which sometimes does not answer well."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._random = random.Random(0)
+        self.errors = self.slow = 0.0  # shares of requests
+        self.failed = 0
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        if self._random.random() < self.slow:
+            time.sleep(0.5)
+        if self._random.random() < self.errors:
+            self.failed += 1
+            start_response("503 Service Unavailable", [("Content-Type", "text/xml")])
+            return [b"<Error><Code>ServiceUnavailable</Code><Message>later</Message></Error>"]
+        return self._application(environ, start_response)
+
+
 @pytest.fixture(scope="module")
 def faults() -> Iterator[Faults]:
-    with s3_server() as (environment, faults), pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
+    """Of an S3 server on loopback (moto), in a thread, which is every client's."""
+    from moto.server import ThreadedMotoServer
+
+    running: Any = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    faults = running._server.app = Faults(running._server.app)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret-of-the-test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         yield faults
+    running.stop()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,32 +25,7 @@ from slimwhisper.types import Dims
 
 State = dict[str, Tensor]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"  # on the hub
-
-# This table stands here a second time, the other way round, so that a slip in the product shows.
-_HUGGING_FACE = {
-    "attn.query": "self_attn.q_proj",
-    "attn.key": "self_attn.k_proj",
-    "attn.value": "self_attn.v_proj",
-    "attn.out": "self_attn.out_proj",
-    "attn_ln": "self_attn_layer_norm",
-    "cross_attn.query": "encoder_attn.q_proj",
-    "cross_attn.key": "encoder_attn.k_proj",
-    "cross_attn.value": "encoder_attn.v_proj",
-    "cross_attn.out": "encoder_attn.out_proj",
-    "cross_attn_ln": "encoder_attn_layer_norm",
-    "mlp.0": "fc1",
-    "mlp.2": "fc2",
-    "mlp_ln": "final_layer_norm",
-}
-_HUGGING_FACE_TOP = {
-    "encoder.positional_embedding": "encoder.embed_positions.weight",
-    "decoder.positional_embedding": "decoder.embed_positions.weight",
-    "decoder.token_embedding.weight": "decoder.embed_tokens.weight",
-    "encoder.ln_post.weight": "encoder.layer_norm.weight",
-    "encoder.ln_post.bias": "encoder.layer_norm.bias",
-    "decoder.ln.weight": "decoder.layer_norm.weight",
-    "decoder.ln.bias": "decoder.layer_norm.bias",
-}
+HUGGING_FACE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
 def tiny_dims(
@@ -138,8 +114,8 @@ def hf_name(name: str) -> str:
     """Hugging Face's name of the tensor that OpenAI calls `name`."""
     if match := re.fullmatch(r"(\w+)\.blocks\.(\d+)\.(.+)\.(weight[12]?|bias)", name):
         side, layer, part, kind = match.groups()
-        return f"model.{side}.layers.{layer}.{_HUGGING_FACE[part]}.{kind}"
-    return name if name == OUTPUT else f"model.{_HUGGING_FACE_TOP.get(name, name)}"
+        return f"model.{side}.layers.{layer}.{HUGGING_FACE['parts'][part]}.{kind}"
+    return name if name == OUTPUT else f"model.{HUGGING_FACE['top'].get(name, name)}"
 
 
 def fill_cache(cache: Path, repo_id: str, source: Path) -> Path:

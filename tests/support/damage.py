@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.adapters import query_and_value_factors, save_adapter
-from tests.support.checkpoints import DIMS, hf_config, random_state, refusal, save_hf, save_openai
+from tests.support.checkpoints import DIMS, hf_config, random_state, save_hf, save_openai
 from tests.support.foreign import ct2_variables, ggml_bytes, save_ct2, tokens_of
 
 Damage = Callable[[Path], Any]
@@ -59,20 +59,6 @@ def save_sound(root: Path) -> Path:
     (root / "ggml" / "ggml.bin").write_bytes(ggml_bytes(DIMS, state, file_type=0))
     save_ct2(root / "ct2", ct2_variables(DIMS, state), tokens_of(DIMS))
     return root
-
-
-def assert_refused(sound: Path, tmp_path: Path, case: Case) -> None:
-    """In one line with all that is expected of it, without control characters."""
-    name, damage, expected = case
-    folder = tmp_path / "folder"
-    shutil.copytree(sound / name, folder)
-    damage(folder)
-    if name.startswith("adapter"):
-        message = refusal(sound / "whole", adapter=folder)
-    else:
-        message = refusal(folder / OPENAI if name.startswith("openai") else folder)
-    assert all(part in message for part in (str(folder), *expected)), message
-    assert message.isprintable() and not RAN
 
 
 def write(name: str, content: str | bytes) -> Damage:

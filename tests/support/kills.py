@@ -30,17 +30,18 @@ class Forked:
 
 
 @contextmanager
-def forking(*arguments: str) -> Iterator[Callable[[Path], Forked]]:
-    """A process that forks jobs with these arguments; gives what starts one."""
+def forking(*arguments: str, delay: float = 0.005) -> Iterator[Callable[[Path], Forked]]:
+    """A process that forks jobs with these arguments; gives what starts one. delay: seconds that
+    each recording takes.
+    """
     script = Path(__file__).with_name("kill_child.py")
     with subprocess.Popen(
-        [sys.executable, str(script), *arguments],
+        [sys.executable, str(script), str(delay), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as parent:
         yield partial(Forked, parent)
-        assert parent.stdin is not None
         parent.stdin.close()
 
 

@@ -9,11 +9,6 @@ from typing import Any
 import fsspec
 import pytest
 
-from slimwhisper.audio.samples import RemoteFile
-from slimwhisper.errors import SlimWhisperError
-from slimwhisper.files import InputFile
-from slimwhisper.storage.containers import StoredInputs
-
 
 @pytest.fixture
 def store() -> Any:
@@ -56,24 +51,3 @@ def tar_of(files: dict[str, bytes], mode: Any = "w") -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def found(*arguments: str, column: str | None = None) -> list[InputFile]:
-    return [f for f in StoredInputs(arguments, column).list() if isinstance(f, InputFile)]
-
-
-def stored(*arguments: str) -> list[RemoteFile]:
-    return [f.path for f in found(*arguments) if isinstance(f.path, RemoteFile)]
-
-
-def problems(*arguments: str, column: str | None = None) -> list[str]:
-    files = StoredInputs(arguments, column).list()
-    return [str(f) for f in files if isinstance(f, SlimWhisperError)]
-
-
-def listed(*arguments: str, column: str | None = None) -> dict[str, str]:
-    """Name -> output of each recording."""
-    assert not problems(*arguments, column=column)
-    files = found(*arguments, column=column)
-    assert all(str(f.path) == f.fingerprint.path for f in files)
-    return {str(f.path): f.output for f in files}

@@ -100,6 +100,5 @@ def first_window_of(model: Any, mel: Tensor, most: int | None, **options: Any) -
     recorder = _Recorder(most)
     with contextlib.suppress(_Done):
         model.generate(mel[None], logits_processor=[recorder], **options)
-    assert recorder.prompt is not None
     tokens = recorder.seen[len(recorder.prompt) :]
     return Sampled(recorder.prompt, tokens, len(tokens) != most)

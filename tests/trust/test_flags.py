@@ -1,30 +1,38 @@
-"""Which flags a window's segments get."""
+"""Which flags a window's segments get; phrases, pace, loops and scripts, and what is nearly so."""
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slimwhisper.audio.mel import Spectrogram
 from slimwhisper.audio.samples import ArraySamples
 from slimwhisper.recordings.passes import in_seconds
 from slimwhisper.trust import REASONS
-from slimwhisper.trust.flags import (
-    WindowEvidence,
-    flagged,
-    has_sound,
-    window_sound,
-    with_gaps,
-    with_loops,
-)
+from slimwhisper.trust import flags as rules
+from slimwhisper.trust.flags import WindowEvidence, flagged, has_sound, with_gaps, with_loops
 from slimwhisper.types import Segment, Transcript, Word
+from tests.support.fuzz import examples
 from tests.support.scripted import segment as plain
 from tests.support.sessions import Heard
 from tests.support.spoken import spoken_words
 
 SPEECH = WindowEvidence(lambda start, end: 0.6 * (end - start), "en")
-SILENCE = replace(SPEECH, sound=lambda start, end: 0.0)
+EVIDENCE = {
+    "speech": SPEECH,
+    "silence": replace(SPEECH, sound=lambda start, end: 0.0),
+    "nobody": replace(SPEECH, voiced=lambda start, end: end < 10),
+    "somebody": replace(SPEECH, voiced=lambda start, end: start < 14),
+    "Chinese": replace(SPEECH, language="zh"),
+    "any language": replace(SPEECH, language=None),
+    "changed": replace(SPEECH, changed=True),
+}
+TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 
 
 def said(text: str, seconds: float = 3.0, **fields: float) -> Segment:
@@ -37,14 +45,11 @@ def flags(segment: Segment, evidence: WindowEvidence = SPEECH) -> tuple[str, ...
     return result.flags
 
 
-def test_plain_speech_has_none() -> None:
-    assert flags(said(" We took the early train because of the snow.")) == flags(said("", 0)) == ()
-
-
-def test_repeats() -> None:
-    assert flags(said(" What a day." * 8, 6.0)) == ("repeats",)
-    assert flags(said(" What a day.", compression_ratio=2.5)) == ("repeats",)
-    assert flags(said(" What a day.", compression_ratio=2.3)) == ()
+@pytest.mark.parametrize(("text", "fields", "evidence", "expected"), TEXTS["flags"])
+def test_flags_of_a_segment(
+    text: str, fields: dict[str, float], evidence: str, expected: list[str]
+) -> None:
+    assert flags(said(text, **fields), EVIDENCE[evidence]) == tuple(expected)
 
 
 def test_repeats_with_the_segments_before_and_after() -> None:
@@ -55,27 +60,6 @@ def test_repeats_with_the_segments_before_and_after() -> None:
     result = with_loops([other, *same, other])
     assert [s.flags for s in result] == [("improbable",), *[("repeats",)] * 6, ("improbable",)]
     assert with_loops([]) == []
-
-
-def test_invented() -> None:
-    assert flags(said(" Thank you.", 1.0)) == ()
-    assert flags(said(" Thank you.", 1.0), SILENCE) == ("invented",)
-    assert flags(said(" Thank you.", 1.0, no_speech_prob=0.55)) == ("invented",)
-    assert flags(said(" Thank you.", 3.9)) == ()
-    assert "invented" in flags(said(" Thank you.", 25.0))
-    assert flags(said(" Thank you, Ann.", 1.0), SILENCE) == ()
-    assert flags(said(" Untertitel im Auftrag des ZDF, 2021")) == ("invented",)
-    for text in (" ... ", " .", " ♪", " - !"):
-        assert flags(said(text)) == ("invented",)
-
-
-def test_uncertain_text_where_nobody_speaks() -> None:
-    quiet = replace(SPEECH, voiced=lambda start, end: end < 10)
-    assert flags(said(" We took the train.", no_speech_prob=0.6), quiet) == ("invented",)
-    assert flags(said(" We took the train.", avg_logprob=-0.9), quiet) == ("invented", "improbable")
-    assert flags(said(" We took the train."), quiet) == ()  # it may be sung
-    spoken = replace(SPEECH, voiced=lambda start, end: start < 14)
-    assert flags(said(" We took the train.", no_speech_prob=0.6), spoken) == ()
 
 
 def test_speech_without_text() -> None:
@@ -94,25 +78,7 @@ def test_speech_without_text() -> None:
     assert with_gaps([], in_seconds(Heard(60, (0, 60)).seconds), 60.0) == []
 
 
-def test_pace() -> None:
-    text = " It was the best of times, it was the worst of times."  # 39 letters
-    assert flags(said(text, 0.9)) == () and flags(said(text, 0.7)) == ("too_fast",)
-    chinese = replace(SPEECH, language="zh")
-    assert flags(said(" 我们昨天晚上坐火车去了北京", 0.5), chinese) == ("too_fast",)
-    assert flags(said(" Hello there.", 10.0)) == ("too_few_words",)
-    assert flags(said(" Hello there.", 10.0), SILENCE) == ()
-    assert flags(said(" Hello there.", 6.0)) == ()  # less than four seconds of sound
-
-
-def test_language_changed() -> None:
-    assert flags(said(" Продолжение завтра вечером")) == ("language_changed",)
-    assert flags(said(" Продолжение завтра вечером"), replace(SPEECH, language=None)) == ()
-    assert flags(said(" Good morning."), replace(SPEECH, changed=True)) == ("language_changed",)
-
-
-def test_improbable() -> None:
-    assert flags(said(" Good morning.", avg_logprob=-0.81)) == ("improbable",)
-    assert flags(said(" Good morning.", avg_logprob=-0.79)) == ()
+def test_improbable_words() -> None:
     for probabilities, guessed in (([0.6, 0.7], True), ([0.4, 0.9, 0.9], False), ([], False)):
         words = [Word("a", 0.0, 1.0, p) for p in probabilities]
         assert bool(flags(replace(said(" Good morning."), words=words))) == guessed
@@ -133,7 +99,7 @@ def test_speech_sounds_and_silence_and_noise_do_not(gain: float) -> None:
     audio[16_000 : 16_000 + len(word)] += word
     for samples, expected in ((audio, len(word) / 16_000), (hiss, 0.0), (0 * hiss, 0.0)):
         mel = Spectrogram(ArraySamples(gain * samples), 80)
-        sound = window_sound(lambda mel=mel: mel.window(0, 400)[:, :400], 60.0)  # type: ignore[misc]
+        sound = rules.window_sound(lambda mel=mel: mel.window(0, 400)[:, :400], 60.0)
         assert sound(60.0, 64.0) == pytest.approx(expected, abs=0.45)
         assert sound(62.0, 64.0) == sound(63.0, 900.0) == len(has_sound(torch.zeros(80, 0))) == 0
 
@@ -148,3 +114,83 @@ def test_where_flags_stand() -> None:
     assert result["flags"] == {1: ["improbable"]}
     assert [s.get("flags") for s in found.segment_rows()] == [None, ["improbable"]]
     assert list(replace(found, segments=found.segments[:1])) == [*("text", "segments", "language")]
+
+
+# Phrases, pace, loops and scripts
+
+
+def test_every_phrase_of_the_tables_is_found() -> None:
+    table = tomllib.loads(rules.TABLE.read_text(encoding="utf-8"))
+    for language, phrases in table["credits"].items():
+        for phrase in phrases:
+            assert rules.is_credit(f" {phrase}."), (language, phrase)
+    for language, phrases in table["common"].items():
+        assert len(set(phrases)) == len(phrases), language
+        for phrase in phrases:
+            for text in (f" {phrase}!", f"{phrase}. {phrase}."):
+                assert rules.is_common(text), text
+
+
+@pytest.mark.parametrize(("text", "credit"), TEXTS["credits"])
+def test_credits_with_names_and_near_misses(text: str, credit: bool) -> None:
+    assert rules.is_credit(text) == credit and not rules.is_common(text)
+
+
+@pytest.mark.parametrize(("text", "letters", "pace"), TEXTS["paces"])
+def test_the_least_time_of_a_text(text: str, letters: int, pace: int) -> None:
+    assert rules.least_seconds(text) == pytest.approx(letters / pace)
+
+
+@pytest.mark.parametrize(("text", "loop"), TEXTS["loops"])
+def test_what_is_a_loop(text: str, loop: bool) -> None:
+    assert rules.looping([text]) == [loop]
+
+
+@pytest.mark.parametrize(("text", "language", "foreign"), TEXTS["scripts"])
+def test_scripts(text: str, language: str, foreign: bool) -> None:
+    assert rules.is_foreign(text, language) == foreign
+
+
+def slow_loops(tokens: list[str]) -> set[int]:
+    """The indices inside any loop, by trying every start, turn and number of turns."""
+    inside: set[int] = set()
+    for start in range(len(tokens)):
+        for period in range(1, len(tokens)):
+            turn, times = tokens[start : start + period], 1
+            while tokens[start + times * period : start + (times + 1) * period] == turn:
+                times += 1
+            if (times >= 4 and times * period >= 8) or (times >= 3 and period >= 6):
+                inside.update(range(start, start + times * period))
+    return inside
+
+
+TURN = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8)
+
+
+@examples(100)
+@given(st.lists(st.sampled_from("abc"), max_size=25), TURN, st.integers(1, 6), st.integers(0, 25))
+def test_loops_are_those_of_a_slow_search(
+    words: list[str], turn: list[str], times: int, at: int
+) -> None:
+    words[at:at] = turn * times
+    slow, result = slow_loops(words), list(rules.loops(words))
+    covered = {i for start, stop in result for i in range(start, stop)}
+    assert slow <= covered
+    for start, stop in result:  # a stretch may end within a turn: nothing more is covered
+        assert any(
+            words[start : stop - period] == words[start + period : stop]
+            for period in range(1, 1 + (stop - start) // 3)
+        )
+
+
+def test_segments_that_repeat_one_another() -> None:
+    said = "Where were you?"
+    assert rules.looping([said, *["Thank you."] * 4, said]) == [False, *[True] * 4, False]
+    assert rules.looping(["Yes.", "No.", "Yes.", "No.", "Yes.", "No.", "Maybe."]) == [False] * 7
+    assert rules.looping(["", "", said]) == [False] * 3
+
+
+def test_tokens() -> None:
+    assert rules.tokens_of("I'm HERE — „so“ 3.5!") == ("im", "here", "so", "3", "5")
+    assert rules.tokens_of("東京2020 ok") == ("東", "京", "2020", "ok")
+    assert rules.tokens_of("ﬁne Ｏ") == ("fine", "o")

@@ -22,13 +22,7 @@ from slimwhisper.longform.passes import DecodedWindow, WindowSegments, WindowSpa
 from slimwhisper.options import Options
 from slimwhisper.types import Segment
 from slimwhisper.word_times import words
-from slimwhisper.word_times.words import (
-    WordTiming,
-    attach_words,
-    last_word_end,
-    time_segments,
-    warp,
-)
+from slimwhisper.word_times.words import WordTiming, attach_words, last_word_end, time_segments
 from tests.support.checkpoints import tiny_dims
 from tests.support.scripted import BEGIN, LANGUAGES, as_dicts, random_text, segment, tokenizer
 
@@ -104,7 +98,7 @@ def test_the_path_is_whisper_s(rows: int, positions: int, tied: bool, dtype: typ
         for unknown in ((), rng.integers(positions)):
             costs[:, unknown] = np.nan
             expected = whisper.timing.dtw_cpu(costs.astype(np.float64))
-            np.testing.assert_array_equal(warp(costs), expected)
+            np.testing.assert_array_equal(words.warp(costs), expected)
 
 
 def random_segments(rng: random.Random, language: str, seek: int) -> Iterator[Segment]:
@@ -128,6 +122,10 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
     frames = rng.choice([3000, rng.randint(50, 3000)])
     model, alignment = scripted(rng, text, frames)
     last_speech = seek / 100 - rng.choice([0, rng.uniform(0, 30)])
+    marks = {
+        name: rng.choice([getattr(Options, name), "", "([", ",)"])
+        for name in ("append_punctuations", "prepend_punctuations")
+    }
     expected = as_dicts(segments)
     whisper.timing.add_word_timestamps(
         segments=expected,
@@ -136,33 +134,16 @@ def test_segments_get_whisper_s_words(seed: int) -> None:
         mel=torch.zeros(80, 3000),
         num_frames=frames,
         last_speech_timestamp=last_speech,
+        **marks,
     )
-    result = attach_words(
-        segments, alignment if text else None, tokenizer(language), Options(), frames, last_speech
-    )
+    aligned, options = alignment if text else None, Options(**marks)
+    result = attach_words(segments, aligned, tokenizer(language), options, frames, last_speech)
     assert as_dicts(result) == expected
     assert all(s.words is not None for s in result)
     numbers = [n for s in result for n in (s.start, s.end)]
     numbers += [n for s in result for w in s.words or () for n in (w.start, w.end, w.probability)]
     assert {type(n) for n in numbers} == {float}  # not numpy's, which print in another way
     assert last_word_end(result) == get_end(expected)
-
-
-def test_punctuation_is_attached_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = [" Hi", ",", " (", "you", ")"]
-    pieces = [tokenizer().encode(part) for part in parts]
-    timings = [WordTiming(parts[i], pieces[i], i, i + 1, 0.5) for i in range(5)]
-    monkeypatch.setattr(words, "time_words", lambda *_: [replace(t) for t in timings])
-    whole = segment(0, 0, 0.0, 5.0, "".join(parts), [t for piece in pieces for t in piece])
-    alignment = Alignment((), 4, torch.zeros(1, 1, 1), ())
-    for prepend, append, expected in (
-        ("(", ",)", [" Hi,", " (you)"]),
-        ("", "", parts),
-        ("(", "", [" Hi", ",", " (you", ")"]),
-    ):
-        options = Options(prepend_punctuations=prepend, append_punctuations=append)
-        (result,) = attach_words([whole], alignment, tokenizer(), options, 3000, 0.0)
-        assert [w.word for w in result.words or ()] == expected
 
 
 # whisper's whole loop on scripts: `time_segments` goes on from each window as the loop does
