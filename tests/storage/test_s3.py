@@ -92,7 +92,8 @@ def run(*arguments: str, wait: Callable[[int], None] | None = None) -> int:
     """The status of a job in another process, with a model that needs no weights; `wait` is called
     with its process, which is then killed.
     """
-    with forking("transcribe", "--verbose", "False", *arguments) as start:
+    delay = 0.005 if wait is None else 0.02
+    with forking("transcribe", "--verbose", "False", *arguments, delay=delay) as start:
         child = start(Path(os.devnull))
         if wait is not None:
             wait(child.pid)

@@ -8,6 +8,7 @@ A fork starts in milliseconds, so that kills hit the job and not the imports.
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -16,6 +17,7 @@ from slimwhisper.cli import main
 from tests.support.fake_model import FakeModel, install
 
 assert slimwhisper.jobs.job
+sys.modules["slimwhisper.cores"] = SimpleNamespace(set_threads=int)  # not torch's
 model = FakeModel(ahead=8, delay=float(sys.argv[1]))
 install(model, lambda target, key, value: target.__setitem__(key, value))
 for line in sys.stdin:
