@@ -246,13 +246,13 @@ class PendingTranscription:
             if time.monotonic() > self._deadline:
                 raise APIError(504, f"not transcribed within {self._client.timeout:g} s", "timeout")
             with suppress(TimeoutError):
-                event = await asyncio.wait_for(self._events.get(), DISCONNECT_POLL)
+                async with asyncio.timeout(DISCONNECT_POLL):  # `wait_for` may lose a cancellation
+                    event = await self._events.get()
                 if isinstance(event, Failed):
                     raise failure(self.transcription, event.error)
                 if isinstance(event, JobStarted):
-                    label = f"{self.job.name}: "
-                    warnings = [text.removeprefix(label) for text in self.job.warnings]
-                    self.transcription.warnings += warnings
+                    said, label = self.job.warnings, f"{self.job.name}: "
+                    self.transcription.warnings += [text.removeprefix(label) for text in said]
                     self.transcription.channels = self.job.channels
                 if isinstance(event, Progress) and self.job.recording is not None:
                     self.progress = event.news[1] / max(self.job.recording.seconds, 1e-9)

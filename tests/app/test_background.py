@@ -13,17 +13,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
+from starlette.datastructures import UploadFile
 
 from slimwhisper.app.api import background
+from slimwhisper.app.api.request import TranscriptionRequest
+from slimwhisper.app.api.respond import Client, PendingTranscription
 from slimwhisper.app.command import claim_results
-from slimwhisper.app.service.jobs import Limits
+from slimwhisper.app.service.jobs import JobStarted, Limits
 from slimwhisper.errors import OptionError
 from tests.support.live import Begin, Live, eventually, held_engines, stop
 from tests.support.paths import BROKEN, PHONE
 from tests.support.refusals import TABLES
+from tests.support.service_jobs import DIGITS
 
 ASYNC = {"Prefer": "respond-async", "Authorization": "Bearer k"}
 
@@ -120,6 +125,25 @@ def test_what_ends_a_job(begin: Begin, tmp_path: Path, monkeypatch: pytest.Monke
     stop(live)
     live = begin(results=tmp_path, keep_results=1e-3)
     assert eventually(lambda: not list(tmp_path.iterdir())), "old results are removed"
+
+
+def test_a_cancellation_beside_an_event_is_not_lost() -> None:
+    """Else what deletes a job waits until it has been transcribed."""
+
+    async def cancelled(after: int) -> bool:
+        with PHONE.open("rb") as file:
+            asked = TranscriptionRequest(UploadFile(file), "json", DIGITS, "digits", [], [])
+            pending = PendingTranscription(Mock(), Client("ann"), asked)
+        waits = asyncio.create_task(pending.next())
+        await asyncio.sleep(0.01)
+        pending.job.emit(JobStarted(1.0))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        asks = waits.cancel()
+        await asyncio.wait([waits])
+        return waits.cancelled() == asks
+
+    assert all(asyncio.run(cancelled(after)) for after in range(8))
 
 
 def test_refused(begin: Begin, tmp_path: Path) -> None:
